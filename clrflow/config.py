@@ -1,0 +1,148 @@
+"""One typed, frozen tree of settings: presets, files and overrides in, a checked config or a clear refusal out.
+
+Each step's settings stand beside the step; this file assembles them and checks what only shows when they meet.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import pydantic
+import yaml
+
+from clrflow import storage
+from clrflow.bootstrap.settings import BootstrapSettings
+from clrflow.data.settings import DataSettings
+from clrflow.errors import ConfigError
+from clrflow.evaluation.settings import EvaluationSettings, GateSettings
+from clrflow.index.settings import IndexSettings, PublishSettings
+from clrflow.model.settings import ModelSettings
+from clrflow.semantic_ids.settings import SemanticIdSettings
+from clrflow.settings import Settings
+from clrflow.training.settings import TrainingSettings
+
+
+class PipelineConfig(Settings):
+    """Everything that a run of the pipeline can be told."""
+
+    data: DataSettings
+    """Where the tables are, what their actions mean, how they are split."""
+    bootstrap: BootstrapSettings = BootstrapSettings()
+    """Heuristic candidate generators and the attribution of engagements to conditions."""
+    semantic_ids: SemanticIdSettings = SemanticIdSettings()
+    """RQ-VAE levels, codes and their quality gate."""
+    model: ModelSettings = ModelSettings()
+    """Sizes of the towers and what they read."""
+    training: TrainingSettings = TrainingSettings()
+    """Epochs, schedule, optimizers, sharding, checkpoints."""
+    evaluation: EvaluationSettings = EvaluationSettings()
+    """Cut-offs, slices and baselines."""
+    gate: GateSettings = GateSettings()
+    """When a new model may replace the published one."""
+    index: IndexSettings = IndexSettings()
+    """ANN index and quantised serving tables."""
+    publish: PublishSettings = PublishSettings()
+    """How many published versions are kept."""
+
+    @pydantic.model_validator(mode="after")
+    def _parts_agree(self) -> PipelineConfig:
+        if self.model.max_history > self.bootstrap.request.max_history:
+            raise ValueError(
+                f"model.max_history={self.model.max_history} is longer than what bootstrap keeps "
+                f"(bootstrap.request.max_history={self.bootstrap.request.max_history}); lower the first or raise the second"
+            )
+        return self
+
+
+def load_config(preset: str = "", file: str = "", overrides: Sequence[str] = ()) -> PipelineConfig:
+    """The config of a preset or a YAML/JSON file (one of the two), with `part.field=value` overrides on top.
+
+    Raises ConfigError naming every wrong field, its value and the remedy.
+    """
+    from clrflow.presets import PRESETS
+
+    if preset and file:
+        raise ConfigError(f"preset {preset!r} and file {file!r} were both given; give one, and use --set for differences.")
+    if file:
+        raw, source = _read_file(file), file
+    else:
+        preset = preset or "demo"
+        if preset not in PRESETS:
+            raise ConfigError(f"preset {preset!r} is unknown{_closest(preset, list(PRESETS))}; there are {', '.join(PRESETS)}.")
+        raw, source = PRESETS[preset]().model_dump(mode="json"), f"preset {preset}"
+    for override in overrides:
+        _apply_override(raw, override)
+    return parse_config(raw, source)
+
+
+def parse_config(raw: Any, source: str) -> PipelineConfig:
+    """Check a plain tree; `source` is named in the error."""
+    if not isinstance(raw, dict):
+        raise ConfigError(f"{source}: a config is a mapping of parts ({', '.join(PipelineConfig.model_fields)}), got {type(raw).__name__}.")
+    try:
+        # By way of JSON: strict there takes lists for tuples, and still refuses "3" for 3.
+        return PipelineConfig.model_validate_json(json.dumps(raw), strict=True)
+    except pydantic.ValidationError as error:
+        problems = "\n".join(f"  {_explain(problem)}" for problem in error.errors(include_url=False))
+        raise ConfigError(f"{source}: {error.error_count()} setting(s) can't be used:\n{problems}") from None
+
+
+def _read_file(file: str) -> Any:
+    try:
+        return yaml.safe_load(storage.read_bytes(file))
+    except FileNotFoundError:
+        raise ConfigError(f"config file {file!r} does not exist; check the path, or start from a preset with --preset demo.") from None
+    except yaml.YAMLError as error:
+        raise ConfigError(f"config file {file!r} is not YAML: {error}") from None
+
+
+def _apply_override(tree: dict[str, Any], override: str) -> None:
+    path, equals, text = override.partition("=")
+    if not equals or not path.strip():
+        raise ConfigError(f"override {override!r} has no value; write it as part.field=value, e.g. training.epochs=3.")
+    try:
+        value = yaml.safe_load(text) if text.strip() else ""
+    except yaml.YAMLError as error:
+        raise ConfigError(f"override {override!r}: the value is not YAML ({error}); quote it.") from None
+    *parents, last = path.strip().split(".")
+    node = tree
+    for depth, name in enumerate(parents):
+        child = node.get(name)
+        if not isinstance(child, dict):
+            where = ".".join(parents[: depth + 1])
+            raise ConfigError(f"override {override!r}: there is no part {where!r}{_closest(name, list(node))}.")
+        node = child
+    node[last] = value
+
+
+def _explain(problem: Any) -> str:
+    """One line: field, value, why, what to do."""
+    field = ".".join(str(part) for part in problem["loc"]) or "config"
+    kind, value, message = problem["type"], problem["input"], problem["msg"]
+    shown = repr(value) if len(repr(value)) <= 80 else repr(value)[:77] + "..."
+    if kind == "extra_forbidden":
+        known = _fields_at(problem["loc"][:-1])
+        return f"{field}={shown}: unknown setting{_closest(str(problem['loc'][-1]), known)}; known here: {', '.join(known)}."
+    if kind == "value_error":
+        return f"{message.removeprefix('Value error, ')}."
+    if kind == "missing":
+        return f"{field}: has no value and no default; give it with --set {field}=VALUE."
+    return f"{field}={shown}: {message[0].lower()}{message[1:]} (got {type(value).__name__}); set {field} to such a value."
+
+
+def _fields_at(path: Sequence[str | int]) -> list[str]:
+    model: Any = PipelineConfig
+    for name in path:
+        field = getattr(model, "model_fields", {}).get(name)
+        if field is None:
+            return []
+        model = field.annotation
+    return sorted(getattr(model, "model_fields", {}))
+
+
+def _closest(name: str, known: Sequence[str]) -> str:
+    match = difflib.get_close_matches(name, known, n=1)
+    return f" (did you mean {match[0]!r}?)" if match else ""

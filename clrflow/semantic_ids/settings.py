@@ -1,0 +1,42 @@
+"""Settings of the RQ-VAE and of its quality gate."""
+
+from __future__ import annotations
+
+import pydantic
+
+from clrflow.settings import Settings
+
+
+class SemanticIdGate(Settings):
+    """What a tokenizer must reach; a run that misses one fails and names it. Figures are before ids are made unique."""
+
+    min_usage: float = pydantic.Field(default=0.5, ge=0, le=1)
+    """Share of the codes of a level that some item uses; each level (where there are fewer items than codes: of the items)."""
+    max_collision: float = pydantic.Field(default=0.5, ge=0, le=1)
+    """(items - unique tuples) / items, above the floor that identical embeddings set."""
+    min_reconstruction_cosine: float = pydantic.Field(default=0.4, ge=-1, le=1)
+    """Mean cosine of an embedding and its reconstruction."""
+
+
+class SemanticIdSettings(Settings):
+    """RQ-VAE over static content embeddings."""
+
+    num_levels: int = pydantic.Field(default=5, ge=1, le=8)
+    """Codes an item."""
+    num_codes: int = pydantic.Field(default=2048, ge=2, le=65536)
+    """Codes a level."""
+    latent_dim: int = pydantic.Field(default=32, ge=2)
+    """Width in which residuals are quantised."""
+    hidden_dims: tuple[int, ...] = (128,)
+    """Hidden widths of the encoder; the decoder mirrors them."""
+    max_epochs: int = pydantic.Field(default=100, ge=1)
+    """Passes over the items; early stopping may end sooner."""
+    patience: int = pydantic.Field(default=10, ge=1)
+    """Epochs without a better validation reconstruction before training stops."""
+    batch_size: int = pydantic.Field(default=1024, ge=1)
+    """Items a step."""
+    learning_rate: float = pydantic.Field(default=1e-3, gt=0)
+    """Of Adam, for encoder and decoder."""
+    seed: int = 0
+    """Same seed, same ids."""
+    gate: SemanticIdGate = SemanticIdGate()

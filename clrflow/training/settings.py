@@ -1,0 +1,49 @@
+"""Settings of training: epochs, schedule, optimizers, negatives, processes."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import pydantic
+
+from clrflow.settings import Settings
+
+Schedule = Literal["single", "co_train", "frozen", "delayed", "auto"]
+
+
+class TrainingSettings(Settings):
+    """The training job."""
+
+    schedule: Schedule = "auto"
+    """`single`: one epoch. `co_train`: tables and towers together in every epoch. `frozen`: tables never. `delayed`: tables frozen, then
+    co-trained in the last `co_trained_epochs`. `auto`: tries single, co_train and delayed and keeps what validation picks."""
+    epochs: int = pydantic.Field(default=4, ge=1)
+    """Passes over the training requests; no effect when schedule=single."""
+    co_trained_epochs: int = pydantic.Field(default=1, ge=1)
+    """Last epochs in which the tables train too; no effect unless schedule is delayed or auto."""
+    frozen_table_from: str = ""
+    """Where frozen tables come from: the URI of a train step's result, `published` (the workspace's champion) or `random` (asked for by
+    name, as freezing random tables rarely makes sense); no effect unless the schedule freezes. auto uses the table that `single` made."""
+    batch_size: int = pydantic.Field(default=64, ge=1)
+    """Requests a step and a process."""
+    num_negatives: int = pydantic.Field(default=512, ge=1)
+    """Uniform negatives shared by a step's queries, beside the in-batch ones."""
+    dense_learning_rate: float = pydantic.Field(default=2e-3, gt=0)
+    """Of AdamW, for the towers."""
+    table_learning_rate: float = pydantic.Field(default=0.05, gt=0)
+    """Of row-wise Adagrad, for the tables."""
+    weight_decay: float = pydantic.Field(default=0.0, ge=0)
+    """Of AdamW, for the towers."""
+    temperature: float = pydantic.Field(default=0.07, gt=0)
+    """First value of the softmax temperature; it is learnt."""
+    history_loss_weight: float = pydantic.Field(default=1.0, ge=0)
+    """Weight of the next-item loss along the history, beside the loss of the targets; 0 switches it off."""
+    conditioned_loss_weight: float = pydantic.Field(default=1.0, ge=0)
+    """Weight of the conditioned targets beside the unconditional ones."""
+    patience: int = pydantic.Field(default=3, ge=1)
+    """Epochs without a better validation metric before a schedule ends; the best epoch's weights are kept."""
+    num_processes: int = pydantic.Field(default=1, ge=1)
+    """Processes of torchrun on this machine; each has its own shard of the tables."""
+    checkpoint_every_steps: int = pydantic.Field(default=500, ge=1)
+    """Steps between checkpoints, beside the one at each epoch's end."""
+    seed: int = 0

@@ -86,6 +86,17 @@ ITEM_STATISTICS = pa.schema(
 )
 """bootstrap → train (vocabulary, logQ), evaluate (popularity, cold items)."""
 
+USER_STATES = pa.schema(
+    [
+        ("user_id", pa.int64()),
+        ("history_items", pa.list_(pa.int64())),
+        ("history_actions", pa.list_(pa.string())),
+        ("history_times", pa.list_(TIME)),
+        ("conditions", pa.list_(CONDITION)),  # those the user has after the last event; all KNOWN
+    ]
+)
+"""Each user as of the end of the data: what a server starts from. bootstrap → export_index."""
+
 
 def codes_schema(num_levels: int) -> pa.Schema:
     """Semantic ids: one row an item, sorted by item_id. semantic_ids → train."""

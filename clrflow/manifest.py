@@ -64,9 +64,7 @@ class Manifest:
         try:
             return self.outputs[name].uri
         except KeyError:
-            raise ClrflowError(
-                f"{self.uri}: step {self.step} has no output {name!r}; it has {', '.join(sorted(self.outputs))}."
-            ) from None
+            raise ClrflowError(f"{self.uri}: step {self.step} has no output {name!r}; it has {', '.join(sorted(self.outputs))}.") from None
 
     @property
     def report_uri(self) -> str:

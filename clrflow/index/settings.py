@@ -24,8 +24,6 @@ class IndexSettings(Settings):
     """Links a node (M); no effect unless HNSW."""
     hnsw_ef_search: int = pydantic.Field(default=128, ge=1)
     """Candidates kept during a search; no effect unless HNSW."""
-    table_bits: Literal[8, 32] = 8
-    """Bits a value of the quantised serving tables."""
 
 
 class PublishSettings(Settings):

@@ -46,4 +46,6 @@ class TrainingSettings(Settings):
     """Processes of torchrun on this machine; each has its own shard of the tables."""
     checkpoint_every_steps: int = pydantic.Field(default=500, ge=1)
     """Steps between checkpoints, beside the one at each epoch's end."""
+    serving_table_bits: Literal[8, 32] = 8
+    """Bits a value of the serving tables that the job's last phase writes; their error is reported."""
     seed: int = 0

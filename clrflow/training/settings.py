@@ -30,6 +30,8 @@ class TrainingSettings(Settings):
     """Uniform negatives shared by a step's queries, beside the in-batch ones."""
     dense_learning_rate: float = pydantic.Field(default=2e-3, gt=0)
     """Of AdamW, for the towers."""
+    warm_up_steps: int = pydantic.Field(default=50, ge=0)
+    """Steps over which the towers' learning rate rises to its value; at most one epoch."""
     table_learning_rate: float = pydantic.Field(default=0.05, gt=0)
     """Of row-wise Adagrad, for the tables."""
     weight_decay: float = pydantic.Field(default=0.0, ge=0)
@@ -38,6 +40,8 @@ class TrainingSettings(Settings):
     """First value of the softmax temperature; it is learnt."""
     history_loss_weight: float = pydantic.Field(default=1.0, ge=0)
     """Weight of the next-item loss along the history, beside the loss of the targets; 0 switches it off."""
+    history_places: int = pydantic.Field(default=16, ge=1)
+    """Places of each history, drawn anew each step, that predict their next item; no effect when history_loss_weight=0."""
     conditioned_loss_weight: float = pydantic.Field(default=1.0, ge=0)
     """Weight of the conditioned targets beside the unconditional ones."""
     patience: int = pydantic.Field(default=3, ge=1)
@@ -49,3 +53,17 @@ class TrainingSettings(Settings):
     serving_table_bits: Literal[8, 32] = 8
     """Bits a value of the serving tables that the job's last phase writes; their error is reported."""
     seed: int = 0
+
+    @pydantic.model_validator(mode="after")
+    def _schedule_fits(self) -> TrainingSettings:
+        if self.schedule in ("delayed", "auto") and self.co_trained_epochs > self.epochs:
+            raise ValueError(
+                f"training.co_trained_epochs={self.co_trained_epochs} is more than training.epochs={self.epochs}, so no epoch would be frozen; "
+                "lower the first or raise the second"
+            )
+        if self.schedule in ("frozen", "delayed") and not self.frozen_table_from:
+            raise ValueError(
+                f"training.schedule={self.schedule} freezes the tables, but training.frozen_table_from is empty, so they would stay random; "
+                "give the URI of an earlier train result, `published`, or ask for `random` by name"
+            )
+        return self

@@ -1,0 +1,89 @@
+"""torchrun on this machine: starts the job's processes, streams what they print, and turns their end into a result or an error.
+
+Processes die with their parent: when the launcher is killed, however hard, torchrun and its workers go too, so that a job started
+again never writes beside an orphan.
+"""
+
+from __future__ import annotations
+
+import collections
+import ctypes
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Sequence
+
+from clrflow.errors import BadInput, ClrflowError
+from clrflow.progress import say
+
+_PR_SET_PDEATHSIG = 1
+LAST_LINES = 15
+BAD_INPUT, PREEMPTED = 2, 75
+"""Exit codes by which a worker tells what happened: as the command line's own, and EX_TEMPFAIL for `saved, run again`."""
+
+
+def die_with_parent() -> None:
+    """Ask the kernel to kill this process when its parent ends; only Linux can, elsewhere nothing happens."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def run_torchrun(module: str, arguments: Sequence[str], *, num_processes: int, what: str) -> None:
+    """Run `python -m module arguments` in `num_processes` processes with a loopback rendezvous and wait for them.
+
+    Raises BadInput or ClrflowError with the last lines that the job printed; SIGTERM is passed on, so that the job can save.
+    """
+    command = [
+        sys.executable, "-m", "torch.distributed.run", "--nnodes=1", f"--nproc-per-node={num_processes}", "--rdzv-backend=c10d",
+        f"--rdzv-endpoint=127.0.0.1:{free_port()}", "--max-restarts=0", "--no-python", "--", sys.executable, "-u", "-m", module, *arguments,
+    ]  # fmt: skip
+    # One thread a process: on busy cores torch's threads spin while they wait and cost three times the time.
+    environment = {"OMP_NUM_THREADS": "1", "TORCH_CPP_LOG_LEVEL": "ERROR", **os.environ, "PYTHONUNBUFFERED": "1"}
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment, preexec_fn=die_with_parent
+    )
+    last: collections.deque[str] = collections.deque(maxlen=LAST_LINES)
+    previous = signal.signal(signal.SIGTERM, lambda *_: process.terminate())
+    try:
+        assert process.stdout is not None
+        for line in process.stdout:
+            line = line.rstrip()
+            if line and not _is_noise(line):
+                last.append(line)
+                say(line)
+        code = process.wait()
+    finally:
+        signal.signal(signal.SIGTERM, previous)
+        if process.poll() is None:
+            process.kill()
+            process.wait()
+    if code:
+        raise _error(what, code, last)
+
+
+def _error(what: str, code: int, last: Sequence[str]) -> ClrflowError:
+    worker_errors = [line for line in last if line.startswith(WORKER_ERROR)]
+    if worker_errors:
+        kind, _, message = worker_errors[0].removeprefix(WORKER_ERROR).partition(": ")
+        return BadInput(message) if kind == str(BAD_INPUT) else ClrflowError(message)
+    shown = "\n  ".join(last)
+    return ClrflowError(
+        f"{what} ended with exit code {code}; the last it said:\n  {shown}\nRun the same command again: it goes on from the last checkpoint."
+    )
+
+
+WORKER_ERROR = "clrflow worker error "
+"""How a worker names its end in its output: this, an exit code, a colon, the message in one line."""
+
+
+def _is_noise(line: str) -> bool:
+    """What libraries print at each start and nobody can act on."""
+    return any(part in line for part in ("FutureWarning", "is_fx_tracing", "DistributedDataParallel(", "Setting OMP_NUM_THREADS"))

@@ -1,0 +1,49 @@
+"""One process of the training job: `torchrun … -m clrflow.training SPEC.json` (launch/ writes the spec and starts this)."""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+import warnings
+
+
+def main() -> int:
+    """Run the job; returns the exit code, by which the launcher tells bad input from a failure."""
+    warnings.filterwarnings("ignore")  # torchrec and DCP warn at each start about things that nobody here can change
+    import torch
+    import torch.distributed as dist
+
+    from clrflow import storage
+    from clrflow.errors import ClrflowError
+    from clrflow.launch.local import PREEMPTED, WORKER_ERROR, die_with_parent
+    from clrflow.training.job import JobSpec, train_job
+    from clrflow.training.loop import Preempted
+
+    die_with_parent()
+    torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
+    dist.init_process_group("cpu:gloo")
+    try:
+        train_job(JobSpec(**storage.read_json(sys.argv[1])))
+        dist.barrier()
+        return 0
+    except Preempted as error:
+        print(f"{WORKER_ERROR}{PREEMPTED}: {error}", flush=True)
+        return PREEMPTED
+    except ClrflowError as error:
+        print(f"{WORKER_ERROR}{error.exit_code}: {' '.join(str(error).split())}", flush=True)
+        return error.exit_code
+    except Exception:
+        traceback.print_exc()
+        return 1
+
+
+if __name__ == "__main__":
+    code = main()
+    import torch.distributed as dist
+
+    if code == 0:
+        dist.destroy_process_group()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)  # threads of torchrec's libraries now and then abort an ordinary exit, after all work is done

@@ -1,0 +1,78 @@
+"""The train step: starts the job where the settings say, then describes what it left behind."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from clrflow import storage
+from clrflow.errors import ConfigError
+from clrflow.launch.local import run_torchrun
+from clrflow.manifest import Manifest, Output
+from clrflow.steps import Run, StepContext, StepResult
+from clrflow.training.report import training_report
+from clrflow.training.schedules import PUBLISHED, RANDOM
+from clrflow.training.settings import TrainingSettings
+
+
+def run(context: StepContext) -> StepResult:
+    """Train; outputs item_vectors, query_vectors, serving, curves."""
+    settings = context.config.training
+    spec = {
+        "run": context.run.uri,
+        "inputs": {name: manifest.uri for name, manifest in context.inputs.items()},
+        "folder": context.folder,
+        "tables_from": tables_source(settings, context.workspace),
+    }
+    spec_uri = context.place("job.json")
+    storage.write_json(spec_uri, spec)
+    for part in ("item_vectors", "query_vectors", "serving"):
+        storage.remove(context.place(part))  # a killed attempt may have had more processes, hence more parts
+    run_torchrun("clrflow.training", [spec_uri], num_processes=settings.num_processes, what="training")
+
+    curves: dict[str, Any] = storage.read_json(context.place("curves.json"))
+    picked = curves["schedules"][curves["picked"]]
+    best = max(picked["history"], key=lambda figures: figures["score"])
+    outputs = {name: Output.of(context.place(name)) for name in ("item_vectors", "query_vectors", "serving")}
+    outputs["curves"] = Output.of(context.place("curves.json"))
+    metrics = {
+        "validation_recall@50": best["recall"],
+        "validation_ndcg@10": best["ndcg"],
+        "best_epoch": best["epoch"],
+        "loss": picked["history"][-1]["loss"],
+        "quantisation_error": curves["quantisation_error"],
+        "train_seconds": sum(figures["seconds"] for result in curves["schedules"].values() for figures in result["history"]),
+    }
+    checkpoint_of = "co_train" if curves["picked"] == "single" and "co_train" in curves["schedules"] else curves["picked"]
+    facts = {
+        "schedule": curves["picked"],
+        "dim": context.config.model.dim,
+        "tokenizer_hash": context.inputs["semantic_ids"].facts["tokenizer_hash"],
+        "checkpoint": storage.join("checkpoints", checkpoint_of, picked["checkpoint"]),
+    }
+    return StepResult(outputs=outputs, report=training_report(curves, context.config.training).html(), metrics=metrics, facts=facts)
+
+
+def tables_source(settings: TrainingSettings, workspace: str) -> str:
+    """The checkpoint folder that frozen tables come from; "" where the schedule needs none."""
+    source = settings.frozen_table_from
+    if settings.schedule not in ("frozen", "delayed") or source == RANDOM:
+        return ""
+    if source == PUBLISHED:
+        pointer = storage.join(workspace, "published", "current.json")
+        if not storage.exists(pointer):
+            raise ConfigError(
+                f"training.frozen_table_from=published, but {pointer} does not exist: nothing was published yet; train a first model with "
+                "training.schedule=auto."
+            )
+        source = storage.read_json(pointer)["train"]
+    if not storage.exists(storage.join(source, "manifest.json")):
+        raise ConfigError(
+            f"training.frozen_table_from={source!r} is no result of a train step (it has no manifest.json); give such a folder."
+        )
+    return storage.join(source, Manifest.load(source).facts["checkpoint"])
+
+
+def warm_start_fingerprint(run: Run) -> str:
+    """Fingerprint of the tables that training starts from; "" where it starts fresh."""
+    source = tables_source(run.config.training, run.workspace)
+    return storage.read_json(storage.join(source, "complete.json"))["metadata_hash"] if source else ""

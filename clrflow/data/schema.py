@@ -64,9 +64,19 @@ USER_INTERESTS = Table(
     may_be_empty=True,
     may_be_missing=True,
 )
-INTERESTS = Table(name="interests", required=pa.schema([("interest_id", pa.int64()), ("name", pa.string())]))
+INTERESTS = Table(
+    name="interests",
+    required=pa.schema([("interest_id", pa.int64()), ("name", pa.string())]),
+    may_be_empty=True,
+    may_be_missing=True,  # then the ids in items.interests are all there are, named "interest 7"
+)
 TABLES = (EVENTS, ITEMS, BOARDS, USER_INTERESTS, INTERESTS)
 
 EVENT_ORDER = "event_order"
 """Column that validate_data adds to events: the row's place in the input (files by name, rows in file order). It breaks ties between
 events of one user at one time; a cleaned events table is sorted by (user_id, timestamp, event_order)."""
+
+
+def with_width(schema: pa.Schema, dim: int) -> pa.Schema:
+    """The items schema with `content_embedding` as a list of exactly `dim` floats: how clean tables hold it."""
+    return schema.set(schema.get_field_index("content_embedding"), pa.field("content_embedding", pa.list_(pa.float32(), dim)))

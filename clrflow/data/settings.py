@@ -50,6 +50,8 @@ class DataSettings(Settings):
     """Items whose content embedding is null, holds a NaN or is all zero."""
     max_dropped_share: float = pydantic.Field(default=0.1, ge=0, le=1)
     """A table that loses more than this share of its rows fails the run."""
+    memory_limit: str = "2GB"
+    """What DuckDB may hold while the tables are checked; beyond it spills to the temporary folder (TMPDIR)."""
 
     @pydantic.model_validator(mode="after")
     def _actions_are_usable(self) -> DataSettings:

@@ -19,9 +19,9 @@ def demo() -> PipelineConfig:
         bootstrap=BootstrapSettings(
             request=RequestSettings(max_targets=10, session_gap_minutes=None, max_history=200), split=SplitSettings(by="last_requests")
         ),
-        semantic_ids=SemanticIdSettings(num_codes=256, max_epochs=60),
-        model=ModelSettings(semantic_rows=4096, board_rows=4096),
-        training=TrainingSettings(epochs=6),
+        semantic_ids=SemanticIdSettings(num_codes=256, max_epochs=20),
+        model=ModelSettings(max_history=64, semantic_rows=4096, board_rows=4096),
+        training=TrainingSettings(epochs=3, num_processes=2),
     )
 
 

@@ -25,18 +25,24 @@ class SemanticIdSettings(Settings):
     """Codes an item."""
     num_codes: int = pydantic.Field(default=2048, ge=2, le=65536)
     """Codes a level."""
-    latent_dim: int = pydantic.Field(default=32, ge=2)
-    """Width in which residuals are quantised."""
+    latent_dim: int = pydantic.Field(default=64, ge=2)
+    """Width in which residuals are quantised; at most that of the embeddings."""
     hidden_dims: tuple[int, ...] = (128,)
     """Hidden widths of the encoder; the decoder mirrors them."""
-    max_epochs: int = pydantic.Field(default=100, ge=1)
-    """Passes over the items; early stopping may end sooner."""
+    max_epochs: int = pydantic.Field(default=30, ge=1)
+    """Passes over the items, over which the learning rate falls to zero; early stopping may end sooner."""
     patience: int = pydantic.Field(default=10, ge=1)
     """Epochs without a better validation reconstruction before training stops."""
     batch_size: int = pydantic.Field(default=1024, ge=1)
-    """Items a step."""
+    """Items a step at most; small catalogues take fewer (64 at least), so that an epoch has 16 steps."""
     learning_rate: float = pydantic.Field(default=1e-3, gt=0)
-    """Of Adam, for encoder and decoder."""
+    """Of Adam, for encoder and decoder, at the start."""
+    commitment: float = pydantic.Field(default=0.25, ge=0)
+    """Weight of the latents' unexplained share beside the embeddings' in the loss."""
+    balance: float = pydantic.Field(default=1.0, ge=0)
+    """How much equal use of codes counts against nearness: 0 is plain residual k-means, 1 gives perplexities of about 0.9 of the codes."""
+    validation_share: float = pydantic.Field(default=0.1, ge=0, lt=1)
+    """Share of the items (10,000 at most) held out of training to pick the best epoch; no effect below 50 items."""
     seed: int = 0
     """Same seed, same ids."""
     gate: SemanticIdGate = SemanticIdGate()

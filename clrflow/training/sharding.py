@@ -104,11 +104,16 @@ def shard(
     return ShardedModel(wrapped=wrapped, optimizer=optimizer, dense=dense)
 
 
+def local_rows(value: Tensor) -> Tensor:
+    """This process's part of a sharded tensor (weights or optimizer state); a plain tensor is returned as it is."""
+    local = value.to_local() if hasattr(value, "to_local") else value
+    if hasattr(local, "local_shards"):
+        shards = local.local_shards()
+        return torch.cat(shards) if shards else torch.empty(0)
+    return local
+
+
 def local_table_shards(model: ShardedModel) -> Iterator[tuple[str, Tensor]]:
     """(table, this process's rows [n, dim]) of every table."""
     for name, value in model.module.lookup.collection.state_dict().items():
-        table = name.removeprefix("embeddings.").removesuffix(".weight")
-        local = value.to_local() if hasattr(value, "to_local") else value
-        if hasattr(local, "local_shards"):
-            local = torch.cat(local.local_shards()) if local.local_shards() else torch.empty(0)
-        yield table, local
+        yield name.removeprefix("embeddings.").removesuffix(".weight"), local_rows(value)

@@ -51,33 +51,35 @@ def run_torchrun(module: str, arguments: Sequence[str], *, num_processes: int, w
         command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment, preexec_fn=die_with_parent
     )
     last: collections.deque[str] = collections.deque(maxlen=LAST_LINES)
+    worker_error = ""
+    agent_failed = False
     previous = signal.signal(signal.SIGTERM, lambda *_: process.terminate())
     try:
         assert process.stdout is not None
         for line in process.stdout:
             line = line.rstrip()
-            if line and not _is_noise(line):
-                last.append(line)
-                say(line)
+            agent_failed = agent_failed or ("distributed/elastic" in line and "failed (exitcode" in line)
+            if agent_failed or not line or _is_noise(line):
+                continue  # from here on torchrun tells at length that a worker failed; what the worker said matters
+            if line.startswith(WORKER_ERROR):
+                worker_error = worker_error or line.removeprefix(WORKER_ERROR)
+                continue
+            last.append(line)
+            say(line)
         code = process.wait()
     finally:
         signal.signal(signal.SIGTERM, previous)
         if process.poll() is None:
             process.kill()
             process.wait()
+    if worker_error:
+        kind, _, message = worker_error.partition(": ")
+        raise BadInput(message) if kind == str(BAD_INPUT) else ClrflowError(message)
     if code:
-        raise _error(what, code, last)
-
-
-def _error(what: str, code: int, last: Sequence[str]) -> ClrflowError:
-    worker_errors = [line for line in last if line.startswith(WORKER_ERROR)]
-    if worker_errors:
-        kind, _, message = worker_errors[0].removeprefix(WORKER_ERROR).partition(": ")
-        return BadInput(message) if kind == str(BAD_INPUT) else ClrflowError(message)
-    shown = "\n  ".join(last)
-    return ClrflowError(
-        f"{what} ended with exit code {code}; the last it said:\n  {shown}\nRun the same command again: it goes on from the last checkpoint."
-    )
+        shown = "\n  ".join(last)
+        raise ClrflowError(
+            f"{what} ended with exit code {code}; the last it said:\n  {shown}\nRun the same command again: it goes on from the last checkpoint."
+        )
 
 
 WORKER_ERROR = "clrflow worker error "

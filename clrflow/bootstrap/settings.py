@@ -79,6 +79,8 @@ class BootstrapSettings(Settings):
     """Popularity, graph and medoids are as of the last closed period of this length before the request; histories are exact."""
     fallback_factor: float = pydantic.Field(default=0.5, ge=0, le=1)
     """Weight of an engagement that no generator explains, whose condition is drawn from the item's own interests; 0 leaves it out."""
+    max_candidate_requests: int = pydantic.Field(default=100_000, ge=1)
+    """Held-out requests whose candidate lists are written for the evaluation; of more, so many are taken, evenly spread over the users."""
     memory_limit: str = "4GB"
     """Memory that DuckDB may use before it spills to disk."""
     seed: int = 0

@@ -1,0 +1,123 @@
+"""The user's active boards → random walks on the board-item graph.
+
+From the board's newest items a walk goes to other boards that hold them and to the items there. Visit probabilities are computed instead of
+sampled: of an item's boards and a board's items the newest few are followed, each with equal probability. Popular items are reached from
+everywhere, so their visits are divided by the root of their number of boards. The graph is as of the closed period; the board's own items are
+exact to the request and leave its candidates.
+"""
+
+from __future__ import annotations
+
+import ibis
+
+from clrflow.bootstrap.engine import Table, best, place_in, seconds_of
+from clrflow.bootstrap.generators.base import View
+from clrflow.bootstrap.statistics import as_of
+from clrflow.contracts import BOARD
+
+BOARDS_AN_ITEM = 10
+"""Newest boards of an item that a walk follows."""
+ITEMS_A_BOARD = 5
+"""Newest items of a board that a walk follows."""
+UNIT = 2**40
+"""Probability 1. Whole numbers below 2^53 add up to the same float64 in any order, so ranks don't depend on threads or engines; int64 sums
+would do as well, but DuckDB widens them to 128 bits and takes several times as long."""
+
+
+class BoardGenerator:
+    name = "board"
+    condition_type = BOARD
+
+    def conditions(self, view: View) -> Table:
+        growing = _growing(view)
+        joined = view.queries.select("query_id", "user_id", "requested_at").join(growing, "user_id")
+        active = joined.filter((joined.added_at < joined.requested_at) & (joined.until.isnull() | (joined.requested_at <= joined.until)))
+        days = (seconds_of(active.requested_at) - seconds_of(active.added_at)) / 86_400
+        active = active.select("query_id", "added_at", condition_id="board_id", state="entry", score=1 / (1 + days))
+        order = [ibis.desc("added_at"), "condition_id"]
+        chosen = best(active, view.settings.board.max_conditions, group_by=["query_id"], order_by=order)
+        return chosen.select("query_id", "condition_id", "state", "score")
+
+    def candidates(self, view: View, wanted: Table) -> Table:
+        engine, settings = view.engine, view.settings.board
+        own = view.entries.select("item_id", "entry", condition_id="board_id")
+        mine = wanted.select("list_id", "condition_id", "state", "period").join(own, "condition_id")
+        mine = engine.keep("walk_boards", mine.filter(mine.entry <= mine.state).select("list_id", "period", "state", "item_id", "entry"))
+        starts = mine.filter(mine.entry > mine.state - settings.recent_items)
+        origins = engine.keep("walk_origins", _with_id(starts.select("item_id", "period").distinct()))
+        steps = engine.keep("walk_steps", self._steps(view, origins))
+        starts = starts.join(origins, ["item_id", "period"]).select("list_id", "origin_id")
+        visits = starts.join(steps, "origin_id")
+        visits = visits.group_by(["list_id", "other_id"]).aggregate(visits=visits.probability.sum())
+        visits = visits.anti_join(mine, [visits.list_id == mine.list_id, visits.other_id == mine.item_id])
+        degrees = engine.keep("walk_degrees", _degrees(view, "item_id", wanted)).select("period", "total", other_id="item_id")
+        sizes = starts.group_by("list_id").aggregate(num_starts=starts.count())
+        sizes = sizes.join(wanted.select("list_id", "period"), "list_id").select("list_id", "num_starts", "period")
+        visits = visits.join(sizes, "list_id").join(degrees, ["period", "other_id"])
+        score = visits.visits / (visits.num_starts * float(UNIT) * visits.total.cast("float64").sqrt())
+        scored = visits.select("list_id", item_id="other_id", score=score)
+        return best(scored, settings.num_candidates, group_by=["list_id"], order_by=[ibis.desc("score"), "item_id"])
+
+    def _steps(self, view: View, origins: Table) -> Table:
+        """Probability that a walk from an origin (an item in a period) ends at another item: origin_id, other_id, probability in UNITs."""
+        edges = _graph(view)
+        by_item = origins.join(_degrees(view, "item_id", origins), ["period", "item_id"])
+        by_item = by_item.join(edges.select("item_id", "board_id", "in_item"), "item_id")
+        # Entries are numbered by age, so those before the period are the first `total` ones and the newest of them the last.
+        by_item = by_item.filter((by_item.in_item <= by_item.total) & (by_item.in_item > by_item.total - BOARDS_AN_ITEM))
+        first = by_item.select("origin_id", "board_id", "period", fan=ibis.least(by_item.total, BOARDS_AN_ITEM))
+        first = view.engine.keep("walk_first", first)
+        stops = view.engine.keep("walk_stops", _with_id(first.select("board_id", "period").distinct(), "stop_id"))
+        by_board = stops.join(_degrees(view, "board_id", stops), ["period", "board_id"])
+        by_board = by_board.join(edges.select("board_id", "in_board", other_id="item_id"), "board_id")
+        by_board = by_board.filter((by_board.in_board <= by_board.total) & (by_board.in_board > by_board.total - ITEMS_A_BOARD))
+        second = by_board.select("stop_id", "other_id", board_fan=ibis.least(by_board.total, ITEMS_A_BOARD))
+        second = view.engine.keep("walk_second", second)
+        first = view.engine.keep("walk_to_stops", first.join(stops, ["board_id", "period"]).select("origin_id", "stop_id", "fan"))
+        paths = first.join(second, "stop_id")
+        share = (ibis.literal(float(UNIT)) / (paths.fan * paths.board_fan)).floor().cast("float64")
+        return paths.group_by(["origin_id", "other_id"]).aggregate(probability=share.sum())
+
+    def shown_items(self, view: View, wanted: Table) -> Table:
+        own = view.entries.select("item_id", "entry", condition_id="board_id")
+        joined = wanted.join(own, "condition_id")
+        joined = joined.filter((joined.entry <= joined.state) & (joined.entry > joined.state - view.settings.board.recent_items))
+        return joined.select("condition_id", "state", "item_id", place="entry")
+
+
+def _with_id(pairs: Table, name: str = "origin_id") -> Table:
+    """One number for a pair: joins and sums over many paths then carry one key instead of two."""
+    return pairs.mutate(**{name: place_in(list(pairs.columns))})
+
+
+def states_at(view: View, asked: Table) -> Table:
+    """Number of items on boards at a time, where there are any: `asked` has query_id, requested_at and board_id; adds state."""
+    joined = asked.join(_growing(view).drop("user_id"), "board_id")
+    found = joined.filter((joined.added_at < joined.requested_at) & (joined.until.isnull() | (joined.requested_at <= joined.until)))
+    return found.select("query_id", "board_id", state="entry")
+
+
+def _growing(view: View) -> Table:
+    """Each size of each board with the span (added_at, until] of request times that find it so; until is null for the last."""
+    later = ibis.window(group_by="board_id", order_by="entry")
+    return view.entries.select("board_id", "user_id", "entry", "added_at", until=view.entries.added_at.lead().over(later))
+
+
+def _graph(view: View) -> Table:
+    """Entries that may be learnt from, numbered within their board and within their item by age; computed once."""
+    name = "board_graph"
+    if name in view.engine.backend.list_tables():
+        return view.engine.backend.table(name)
+    learnt = view.entries.filter(view.entries.learnt)
+    numbered = learnt.select(
+        "board_id", "item_id", "period",
+        in_board=place_in(["added_at", "item_id"], "board_id") + 1,
+        in_item=place_in(["added_at", "board_id"], "item_id") + 1,
+    )  # fmt: skip
+    return view.engine.keep(name, numbered)
+
+
+def _degrees(view: View, key: str, wanted: Table) -> Table:
+    """Entries of each item or board before each wanted period: period, key, total."""
+    edges = _graph(view)
+    return as_of(edges.group_by([key, "period"]).aggregate(n=edges.count()), wanted.select("period"), key)

@@ -1,0 +1,44 @@
+"""What is learnt from the train span: counts of items now, and as they stood before each period.
+
+Held-out events never enter, so a generator's answer to a held-out request is as honest as the model's.
+"""
+
+from __future__ import annotations
+
+import ibis
+
+from clrflow.bootstrap.engine import Table, running
+from clrflow.contracts import TRAIN
+
+FOR_EVER = 2**62
+
+
+def item_statistics(items: Table, engagements: Table) -> Table:
+    """contracts.ITEM_STATISTICS, sorted by item: every item, those without a train engagement with 0 and null."""
+    train = engagements.filter(engagements.split == TRAIN)
+    counts = train.group_by("item_id").aggregate(num_engagements=train.count(), first_engaged_at=train.timestamp.min())
+    joined = items.select("item_id").left_join(counts, "item_id")
+    return joined.select(
+        "item_id", num_engagements=joined.num_engagements.fill_null(0).cast("int64"), first_engaged_at=joined.first_engaged_at
+    ).order_by("item_id")
+
+
+def as_of(counts: Table, periods: Table, key: str) -> Table:
+    """Running totals as they stood when a period began.
+
+    `counts` has key, period and n (what happened in the period); `periods` has the periods that are asked for. Returns period, key and total:
+    the sum of n over earlier periods, where it isn't 0.
+    """
+    grouped = counts.group_by([key, "period"]).aggregate(n=counts.n.sum())
+    order = ibis.window(group_by=key, order_by="period")
+    steps = grouped.mutate(total=grouped.n.sum().over(running("period", key)), until=grouped["period"].lead().over(order).fill_null(FOR_EVER))
+    steps = steps.select(key, "total", since="period", until="until")
+    wanted = periods.select("period").distinct()
+    joined = steps.join(wanted, [steps.since < wanted["period"], wanted["period"] <= steps.until])
+    return joined.select("period", key, total=joined.total.cast("int64"))
+
+
+def popularity(engagements: Table, periods: Table) -> Table:
+    """Train engagements of each item before each period: period, item_id, total."""
+    train = engagements.filter(engagements.split == TRAIN)
+    return as_of(train.group_by(["item_id", "period"]).aggregate(n=train.count()), periods, "item_id")

@@ -1,0 +1,206 @@
+"""The whole step: contracts, determinism, and that nothing knows its future."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from clrflow.bootstrap.report import render
+from clrflow.bootstrap.settings import BootstrapSettings
+from clrflow.contracts import CANDIDATES, ITEM_STATISTICS, REQUESTS, USER_STATES
+from tests.bootstrap.worlds import Outcome, World, at, engaged
+
+BY_TIME = {"by": "time", "validation_days": 1.0, "test_days": 1.0}
+LAST = {"by": "last_requests"}
+NEWEST = 10
+
+
+def fill(world: World, *, until: float, seed: int, users: int = 8, after: float = 0.0) -> None:
+    """Random events, impressions and boards on days [after, until), each day's in its first hours, many at one second."""
+    draw = random.Random(seed)
+    days = [day for day in range(NEWEST) if after <= day < until]
+    for day in days:
+        for user in range(users):
+            for _ in range(draw.randrange(4)):
+                item, hour = draw.randrange(1, 25), draw.randrange(0, 3)
+                action = draw.choice(("click", "click", "save", "impression"))
+                world.event(user, item, day, hour * 3600, action=action, order=len(world.events))
+                if action == "save":
+                    world.add_to_board(user * 10 + item % 2, user, item, day + hour / 24)
+
+
+def catalogue(world: World) -> World:
+    for item in range(1, 25):
+        world.item(item, 1 + item % 4, 5 + item % 3, day=-1 if item < 18 else 5, vector=((item % 5 + 1) / 6, (item % 3 + 1) / 6))
+    for user in range(4):
+        world.follow(user, 1 + user, user)
+    return world
+
+
+def without_numbers(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [{key: value for key, value in row.items() if key != "request_id"} for row in rows]
+
+
+@pytest.fixture(scope="module")
+def outcome(tmp_path_factory: pytest.TempPathFactory) -> Outcome:
+    world = catalogue(World(folder=tmp_path_factory.mktemp("outcome")))
+    fill(world, until=NEWEST, seed=1)
+    world.event(7, 24, NEWEST)
+    return world.run(split=BY_TIME)
+
+
+def test_the_outputs_are_what_the_contracts_say(outcome: Outcome) -> None:
+    schemas = {"requests": REQUESTS, "candidates": CANDIDATES, "item_statistics": ITEM_STATISTICS, "user_states": USER_STATES}
+    assert {name: table.schema for name, table in outcome.tables.items()} == schemas
+    rows = outcome.rows("requests")
+    assert [row["request_id"] for row in rows] == list(range(len(rows)))
+    assert [(row["user_id"], row["requested_at"]) for row in rows] == sorted((row["user_id"], row["requested_at"]) for row in rows)
+    order = {"none": 0, "interest": 1, "item": 2, "board": 3}
+    for row in rows:
+        assert len(row["history_items"]) == len(row["history_actions"]) == len(row["history_times"])
+        known = [one for one in row["conditions"] if one["role"] == "known"]
+        assert row["conditions"][: len(known)] == known
+        assert known == sorted(known, key=lambda one: (order[one["type"]], -one["score"]))
+        assert all(-1 <= target["condition"] < len(row["conditions"]) for target in row["targets"])
+    assert outcome.quality.facts()["splits"]["train"]["requests"] == sum(row["split"] == "train" for row in rows)
+
+
+def test_histories_are_all_the_users_earlier_engagements_in_order(outcome: Outcome) -> None:
+    for user in {row["user_id"] for row in outcome.requests()}:
+        before: list[int] = []
+        for row in outcome.requests(user):
+            assert row["history_items"] == before
+            before = before + engaged(row)
+        (state,) = [one for one in outcome.rows("user_states") if one["user_id"] == user]
+        assert state["history_items"] == before
+
+
+def test_the_weights_of_an_engagement_add_up_to_its_action(outcome: Outcome) -> None:
+    weights = {"click": 1.0, "save": 2.0}
+    for row in outcome.requests():
+        sums: dict[tuple[int, str], float] = {}
+        for target in row["targets"]:
+            key = (target["position"], target["source"])
+            sums[key] = sums.get(key, 0.0) + target["weight"]
+            factor = 0.5 if target["source"] == "fallback" else 1.0
+            sums[target["position"], "expected " + target["source"]] = weights[target["action"]] * factor
+        for (position, source), total in list(sums.items()):
+            if not source.startswith("expected"):
+                assert total == pytest.approx(sums[position, "expected " + source], rel=1e-6)
+
+
+def test_impressions_are_not_engaged_in_their_request(outcome: Outcome) -> None:
+    assert any(row["impressions"] for row in outcome.requests())
+    assert all(not set(row["impressions"]) & set(engaged(row)) for row in outcome.requests())
+
+
+def test_item_statistics_count_the_train_span_only(outcome: Outcome) -> None:
+    counted: dict[int, int] = {}
+    for row in outcome.requests():
+        if row["split"] == "train":
+            for item in engaged(row):
+                counted[item] = counted.get(item, 0) + 1
+    assert {row["item_id"]: row["num_engagements"] for row in outcome.rows("item_statistics")} == {i: counted.get(i, 0) for i in range(1, 25)}
+
+
+def test_the_report_and_figures_tell_what_happened(outcome: Outcome) -> None:
+    page = render(outcome.quality, BootstrapSettings())
+    assert page.count("<img") == 2
+    assert all(f">{name}<" in page for name in ("interest", "item", "board", "validation"))
+    assert outcome.quality.facts()["train_until"] < at(8).isoformat() <= outcome.quality.facts()["first_validation"]
+    assert outcome.quality.metrics()["compression"] > 1
+    assert outcome.quality.facts()["num_engagements"] == sum(len(engaged(row)) for row in outcome.requests())
+
+
+@pytest.mark.parametrize("until", [6, 9], ids=["train", "validation"])
+def test_what_happens_after_a_time_changes_no_example_before_it(make_world: Callable[[str], World], until: int) -> None:
+    one, other = catalogue(make_world("one")), catalogue(make_world("other"))
+    for world, seed in ((one, 11), (other, 12)):
+        fill(world, until=until, seed=3)
+        fill(world, after=until, until=NEWEST, seed=seed, users=8 if world is one else 5)
+        world.event(7, 24, NEWEST)
+    examples = [
+        [row for row in without_numbers(world.run(split=BY_TIME).rows("requests")) if row["requested_at"] < at(until)]
+        for world in (one, other)
+    ]
+    assert len(examples[0]) > 60
+    assert examples[0] == examples[1]
+
+
+def test_held_out_requests_of_some_users_teach_the_generators_nothing(make_world: Callable[[str], World]) -> None:
+    # Every user's last request (days 8 and 9) engages other items in the other world, on boards too; all but its own targets stays.
+    found = []
+    for name, shift in (("one", 0), ("other", 7)):
+        world = catalogue(make_world(name))
+        fill(world, until=8, seed=5)
+        for user in range(8):
+            for place in range(3):
+                item = 1 + (user * 3 + place + shift) % 24
+                world.event(user, item, 8 + user % 2, place)
+                world.add_to_board(user * 10, user, item, 8 + user % 2)
+        world.event(50, 1, 0)  # a user with one event
+        found.append(world.run(split=LAST, request={"max_targets": 10, "session_gap_minutes": 30.0, "max_history": 5}))
+    for row, other in zip(found[0].requests(), found[1].requests(), strict=True):
+        for field in ("user_id", "requested_at", "split", "history_items"):
+            assert row[field] == other[field]
+        if row["split"] == "test":
+            assert [one for one in row["conditions"] if one["role"] == "known"] == [one for one in other["conditions"] if one["role"] == "known"]
+        else:
+            assert row == other
+    assert found[0].rows("candidates") == found[1].rows("candidates")
+    assert found[0].rows("item_statistics") == found[1].rows("item_statistics")
+
+
+def test_the_order_of_rows_in_files_leaves_no_trace(make_world: Callable[[str], World]) -> None:
+    prints = []
+    for name in ("one", "other"):
+        world = catalogue(make_world(name))
+        fill(world, until=NEWEST, seed=7)
+        if name == "other":
+            random.Random(0).shuffle(world.boards)
+            random.Random(0).shuffle(world.followed)
+            world.events.reverse()
+        prints.append(world.run(split=BY_TIME).fingerprints)
+    assert prints[0] == prints[1]
+
+
+def test_many_small_ranges_write_what_one_large_range_writes(make_world: Callable[[str], World], monkeypatch: pytest.MonkeyPatch) -> None:
+    prints = []
+    for name in ("large", "small"):
+        if name == "small":
+            monkeypatch.setattr("clrflow.bootstrap.dataset.REQUESTS_A_RANGE", 3)
+            monkeypatch.setattr("clrflow.bootstrap.dataset.LISTED_A_RANGE", 2)
+            monkeypatch.setattr("clrflow.bootstrap.serve.LISTS_A_CHUNK", 20)
+            monkeypatch.setattr("clrflow.bootstrap.generators.item.QUERIES_A_RANGE", 16)
+            monkeypatch.setattr("clrflow.bootstrap.generators.item.BATCH", 3)
+        world = catalogue(make_world(name))
+        fill(world, until=5, seed=9, users=5)
+        prints.append(world.run(split=LAST).fingerprints)
+    assert prints[0] == prints[1]
+
+
+def test_ids_beyond_floats_survive_and_boards_may_be_missing(world: World, tmp_path: Path) -> None:
+    big = 2**53 + 1
+    world.item(big, big + 2)
+    for user in (-7, big + 4):
+        for day in range(4):
+            world.event(user, big, day)
+    out = world.run(split=LAST)
+    assert {row["user_id"] for row in out.requests()} == {-7, big + 4}
+    assert {item for row in out.requests() for item in engaged(row)} == {big}
+    assert {one["id"] for row in out.requests() for one in row["conditions"]} == {big, big + 2}
+    assert not [one for row in out.requests() for one in row["conditions"] if one["type"] == "board"]
+
+
+def test_candidate_lists_are_written_for_a_sample_when_held_out_requests_are_many(world: World) -> None:
+    catalogue(world)
+    fill(world, until=6, seed=2)
+    out = world.run(split=LAST, max_candidate_requests=4)
+    listed = {row["request_id"] for row in out.rows("candidates")}
+    held_out = {row["request_id"] for row in out.requests() if row["split"] != "train"}
+    assert listed <= held_out
+    assert 0 < len(listed) <= 4 < len(held_out)

@@ -1,0 +1,131 @@
+"""The first thing a run does: parameters as a person typed them become a checked config and a saved Run, or a clear refusal.
+
+Empty texts and zeros mean "as in the preset", since a pipeline's parameters always have a value. Next: config.py, steps.py.
+"""
+
+from __future__ import annotations
+
+import datetime
+import html
+import json
+import re
+import secrets
+from collections.abc import Mapping
+from typing import Any
+
+from clrflow import storage
+from clrflow.config import PipelineConfig, load_config, parse_config
+from clrflow.errors import BadInput, ConfigError
+from clrflow.steps import Run
+
+_MACRO = re.compile(r"\[\[.*?\]\]|\{\{.*?\}\}")
+_RUN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+# A separator counts only where another `name=` follows, so that values may hold spaces and semicolons: data.now=2026-01-01 00:00.
+_SEPARATOR = re.compile(r"[\s;]+(?=[A-Za-z_]\w*(?:\.\w+)*=)")
+
+
+def new_run_name() -> str:
+    """UTC time and a short id, so that names sort by time: `20261130-061500-1f3a`."""
+    return f"{datetime.datetime.now(datetime.UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
+
+
+def split_overrides(text: str) -> list[str]:
+    """`"training.epochs=3; model.dim=32"` → one string an override; separated by spaces, line ends or semicolons."""
+    return [part for part in _SEPARATOR.split(text.strip(" ;\n\t")) if part]
+
+
+def refuse_macros(parameters: Mapping[str, Any]) -> None:
+    """A schedule's macro that nobody expanded would be read as a folder's name or a date; it is refused by its parameter's name."""
+    for name, value in parameters.items():
+        found = _MACRO.search(value) if isinstance(value, str) else None
+        if found:
+            raise BadInput(
+                f"parameter {name}={value!r}: {found.group()} is a macro that was not expanded (schedules don't expand them in every "
+                f'field). Give {name} a plain value; for a date leave it "", and the step computes it.'
+            )
+
+
+def configure_run(
+    *,
+    preset: str = "",
+    config: str = "",
+    resume: str = "",
+    workspace: str,
+    run_name: str = "",
+    shortcuts: Mapping[str, Any] | None = None,
+    overrides: str = "",
+) -> Run:
+    """Resolve the parameters and save the run; `shortcuts` are overrides whose "" and 0 mean unset.
+
+    Of `resume`, `config` and `preset` the first that is given decides where the settings start. Raises BadInput or ConfigError.
+    """
+    shortcuts = shortcuts or {}
+    given = {"preset": preset, "config": config, "resume": resume, "workspace": workspace, "run_name": run_name, **shortcuts}
+    refuse_macros({**given, "overrides": overrides})
+    if not workspace:
+        raise BadInput(
+            'parameter workspace="": results need a place. Give the URI of a folder, e.g. ./clrflow-workspace or s3://bucket/path.'
+        )
+    workspace = storage.absolute(workspace)
+    run_name = run_name or new_run_name()
+    if not _RUN_NAME.fullmatch(run_name):
+        raise BadInput(f"parameter run_name={run_name!r}: letters, digits, '.', '_' and '-' only, 100 at most; choose another name.")
+    changes = [f"{path}={json.dumps(value)}" for path, value in shortcuts.items() if value not in ("", 0)] + split_overrides(overrides)
+    checked = (
+        _resumed(resume, workspace, changes) if resume else load_config(preset="" if config else preset, file=config, overrides=changes)
+    )
+    run = Run(name=run_name, workspace=workspace, config=_with_absolute_tables(checked))
+    run.save()
+    return run
+
+
+def _resumed(resume: str, workspace: str, changes: list[str]) -> PipelineConfig:
+    """The settings of an earlier run, by its name or URI."""
+    if changes:
+        raise ConfigError(
+            f"resume={resume!r} takes all settings from that run, but {', '.join(changes)} was given too. Leave out one of them: a run with "
+            "other settings finds the finished steps that they don't touch by itself."
+        )
+    uri = resume if "/" in resume else storage.join(workspace, "runs", resume)
+    if not storage.exists(storage.join(uri, "run.json")):
+        raise BadInput(f"resume={resume!r}: {uri} holds no run. `clrflow report --list` names the runs of a workspace.")
+    return Run.load(uri).config
+
+
+def _with_absolute_tables(config: PipelineConfig) -> PipelineConfig:
+    """Steps run in other working directories, and a resumed run may start in another one."""
+    if not config.data.tables:
+        raise ConfigError(
+            "data.tables='' names no folder of input tables; give one with --set data.tables=FOLDER (or the parameter tables)."
+        )
+    raw = config.model_dump(mode="json")
+    raw["data"]["tables"] = storage.absolute(config.data.tables)
+    return parse_config(raw, "run")
+
+
+def page(run: Run) -> str:
+    """The settings as a small HTML page, those that differ from the defaults first."""
+    # Written by hand and not by clrflow.reporting, whose matplotlib takes 1.3 s to import: longer than all else in this step.
+    defaults = dict(_leaves(PipelineConfig(data=type(run.config.data)()).model_dump(mode="json")))
+    rows = [(path, value, defaults.get(path)) for path, value in _leaves(run.config.model_dump(mode="json"))]
+    rows.sort(key=lambda row: row[1] == row[2])
+    cells = "".join(
+        f"<tr{' class=same' if value == default else ''}><td>{html.escape(path)}</td><td>{html.escape(json.dumps(value))}</td>"
+        f"<td>{html.escape(json.dumps(default))}</td></tr>"
+        for path, value, default in rows
+    )
+    return (
+        "<!doctype html><meta charset=utf-8><title>Settings</title><style>body{font:15px/1.5 system-ui,sans-serif;color:#1d232b;margin:32px}"
+        "table{border-collapse:collapse}td,th{text-align:left;padding:3px 18px 3px 0;border-bottom:1px solid #e1e5ea}.same{color:#8a8d91}"
+        f"</style><h1>Settings of run {html.escape(run.name)}</h1><p>What differs from the defaults comes first.</p>"
+        f"<table><tr><th>setting</th><th>value</th><th>default</th></tr>{cells}</table>\n"
+    )
+
+
+def _leaves(tree: Mapping[str, Any], path: str = "") -> list[tuple[str, Any]]:
+    """`{"a": {"b": 1}}` → `[("a.b", 1)]`."""
+    found: list[tuple[str, Any]] = []
+    for name, value in tree.items():
+        inner = f"{path}.{name}" if path else name
+        found.extend(_leaves(value, inner) if isinstance(value, Mapping) else [(inner, value)])
+    return found

@@ -1,0 +1,69 @@
+"""Where a run begins: the settings that a person typed become a checked config, or the run ends before any data is read."""
+
+from kfp import dsl
+from kfp.dsl import HTML, Artifact, Output
+
+from components import PIPELINE_IMAGE
+
+
+@dsl.component(base_image=PIPELINE_IMAGE, install_kfp_package=False)
+def configure(
+    preset: str,
+    config: str,
+    resume: str,
+    workspace: str,
+    run_name: str,
+    tables: str,
+    window_days: int,
+    epochs: int,
+    schedule: str,
+    dim: int,
+    overrides: str,
+    settings: Output[Artifact],
+    report: Output[HTML],
+) -> str:
+    """Check every setting and write the run down, so that a wrong one costs seconds instead of an hour of reading data.
+
+    It is a step of its own, before all others, because settings must be refused before any data is read. A macro that a
+    schedule left unexpanded ([[...]], {{...}}) is refused by the name of its parameter.
+
+    Args:
+        preset: Name of the settings to start from (demo, small, production).
+        config: URI of a YAML file of settings instead of a preset; "" means the preset is used.
+        resume: Name of an earlier run of this workspace whose settings are used again, with nothing else changed; "" means a fresh start.
+        workspace: URI of the folder that holds all results; every step's pod must reach it.
+        run_name: Name of this run; "" means the UTC time and a short id.
+        tables: URI of the folder with the input tables; "" means as in the preset.
+        window_days: Days of events before the newest one that are used; 0 means as in the preset.
+        epochs: Passes over the training requests; 0 means as in the preset.
+        schedule: When embedding tables train (single, co_train, frozen, delayed, auto); "" means as in the preset.
+        dim: Width of tables and vectors; 0 means as in the preset.
+        overrides: Any other settings as part.field=value, separated by spaces or semicolons; "" means none.
+        settings: All settings of the run, resolved.
+        report: The settings as a page.
+
+    Returns:
+        URI of the run, which every other step reads.
+    """
+    from clrflow.configure import configure_run, page
+
+    run = configure_run(
+        preset=preset,
+        config=config,
+        resume=resume,
+        workspace=workspace,
+        run_name=run_name,
+        shortcuts={
+            "data.tables": tables,
+            "data.window_days": window_days,
+            "training.epochs": epochs,
+            "training.schedule": schedule,
+            "model.dim": dim,
+        },
+        overrides=overrides,
+    )
+    with open(settings.path, "w") as file:  # noqa: PTH123  (kfp's artifacts are paths as text)
+        file.write(run.config.model_dump_json(indent=2))
+    with open(report.path, "w") as file:  # noqa: PTH123
+        file.write(page(run))
+    return run.uri

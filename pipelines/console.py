@@ -1,0 +1,57 @@
+"""What the commands print: tables and lines for people, JSON for programs; plain text wherever stdout is no terminal."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+
+def show(value: Any) -> str:
+    """A value as a person reads it: thousands separated, four decimals below one, a dash for nothing."""
+    # Like clrflow.reporting.report.show, which would bring matplotlib's second of import into every command.
+    if value is None:
+        return "–"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, float):
+        return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4f}" if abs(value) < 1 else f"{value:,.2f}"
+    return f"{value:,}" if isinstance(value, int) else str(value)
+
+
+def line(text: str = "") -> None:
+    print(text, flush=True)
+
+
+def error(text: str) -> None:
+    """A message on stderr; only its first word is coloured, so that what a user copies stays plain."""
+    mark = "\x1b[31merror\x1b[0m" if sys.stderr.isatty() else "error"
+    print(f"{mark}: {text}", file=sys.stderr, flush=True)
+
+
+def print_json(value: Any) -> None:
+    print(json.dumps(value, indent=2, default=str, allow_nan=False), flush=True)
+
+
+def print_table(columns: Sequence[str], rows: Sequence[Sequence[Any]], highlight: int | None = None, title: str = "") -> None:
+    """Columns as wide as their widest cell; numbers to the right; `highlight` is the row that matters."""
+    cells = [[show(cell) for cell in row] for row in rows]
+    numeric = [bool(rows) and all(_is_number(row[index]) for row in rows) for index in range(len(columns))]
+    widths = [max(len(column), *(len(row[index]) for row in cells), 0) for index, column in enumerate(columns)]
+    terminal = sys.stdout.isatty()
+
+    def padded(row: Sequence[str]) -> str:
+        parts = (cell.rjust(width) if right else cell.ljust(width) for cell, width, right in zip(row, widths, numeric))
+        return "  ".join(parts).rstrip()
+
+    if title:
+        line(f"\x1b[1m{title}\x1b[0m" if terminal else title)
+    line(f"\x1b[2m{padded(columns)}\x1b[0m" if terminal else padded(columns))
+    for index, row in enumerate(cells):
+        text = padded(row)
+        line(f"\x1b[1m{text}\x1b[0m" if terminal and index == highlight else text)
+
+
+def _is_number(value: Any) -> bool:
+    return value is None or (isinstance(value, int | float) and not isinstance(value, bool))

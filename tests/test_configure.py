@@ -1,0 +1,118 @@
+"""What a person typed into a pipeline's parameters becomes a checked run, or a refusal that names the parameter."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from clrflow import storage
+from clrflow.config import load_config
+from clrflow.configure import configure_run, new_run_name, page, split_overrides
+from clrflow.errors import BadInput, ConfigError
+from clrflow.steps import Run
+
+UNSET = {"data.tables": "", "data.window_days": 0, "training.epochs": 0, "training.schedule": "", "model.dim": 0}
+
+
+def test_unset_parameters_leave_the_preset_as_it_is(tmp_path: Path) -> None:
+    run = configure_run(preset="small", workspace=str(tmp_path), shortcuts=UNSET)
+    expected = load_config("small", overrides=[f"data.tables={Path.cwd() / 'tables'}"])
+    assert run.config == expected
+    assert Run.load(run.uri) == run
+
+
+def test_parameters_that_are_set_win_over_the_preset_and_overrides_over_all(tmp_path: Path) -> None:
+    shortcuts = {**UNSET, "data.tables": "/my/tables", "training.epochs": 2, "training.schedule": "co_train", "model.dim": 32}
+    run = configure_run(preset="small", workspace=str(tmp_path), shortcuts=shortcuts, overrides="training.epochs=5; gate.max_loss=0.5")
+    assert run.config.data.tables == "/my/tables"
+    assert run.config.training.schedule == "co_train"
+    assert run.config.model.dim == 32
+    assert run.config.training.epochs == 5
+    assert run.config.gate.max_loss == 0.5
+
+
+@pytest.mark.parametrize(
+    ("text", "parts"),
+    [
+        ("", []),
+        ("a.b=1", ["a.b=1"]),
+        ("a.b=1 c.d=2", ["a.b=1", "c.d=2"]),
+        ("a.b=1; c.d=2;", ["a.b=1", "c.d=2"]),
+        ("a.b=1\nc.d=x y", ["a.b=1", "c.d=x y"]),
+        ("data.now=2026-01-01 00:00 a.b=[1, 2]", ["data.now=2026-01-01 00:00", "a.b=[1, 2]"]),
+        ("a.b=1 epochs=2", ["a.b=1", "epochs=2"]),
+    ],
+)
+def test_overrides_are_separated_by_spaces_lines_or_semicolons_and_values_may_hold_them(text: str, parts: list[str]) -> None:
+    assert split_overrides(text) == parts
+
+
+@pytest.mark.parametrize("macro", ["[[ScheduledTime]]", "{{workflow.name}}", "s3://bucket/{{$.pipeline_job_name}}/x"])
+@pytest.mark.parametrize("parameter", ["preset", "workspace", "run_name", "overrides", "data.tables"])
+def test_a_macro_that_nobody_expanded_is_refused_by_its_parameter(tmp_path: Path, parameter: str, macro: str) -> None:
+    given: dict = {"preset": "small", "workspace": str(tmp_path), "shortcuts": {}}
+    if parameter == "data.tables":
+        given["shortcuts"] = {parameter: macro}
+    else:
+        given[parameter] = macro
+    with pytest.raises(BadInput, match="macro that was not expanded") as caught:
+        configure_run(**given)
+    assert str(caught.value).startswith(f"parameter {parameter}=")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("name", ["../up", "a/b", "a b", "-x", "x" * 101])
+def test_a_run_name_that_is_no_folder_name_is_refused(tmp_path: Path, name: str) -> None:
+    with pytest.raises(BadInput, match="run_name="):
+        configure_run(preset="small", workspace=str(tmp_path), run_name=name)
+
+
+def test_a_missing_workspace_or_table_folder_is_refused_with_a_way_out(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match="Give the URI of a folder"):
+        configure_run(preset="small", workspace="")
+    with pytest.raises(ConfigError, match=r"--set data\.tables=FOLDER"):
+        configure_run(preset="small", workspace=str(tmp_path), overrides="data.tables=")
+
+
+def test_a_config_of_20_kilobytes_goes_by_file(tmp_path: Path) -> None:
+    # 600 actions of about 40 characters are 24 kB: more than a parameter should carry, little for a file.
+    actions = [{"name": f"action_{index:03d}", "weight": 1.0} for index in range(600)]
+    raw = load_config("small", overrides=["data.tables=/t"]).model_dump(mode="json")
+    raw["data"]["actions"] = actions
+    file = str(tmp_path / "config.json")
+    storage.write_json(file, raw)
+    assert storage.size_bytes(file) > 20_000
+    run = configure_run(config=file, preset="small", workspace=str(tmp_path / "w"))
+    assert len(Run.load(run.uri).config.data.actions) == 600
+
+
+def test_an_earlier_runs_settings_are_taken_again_under_a_new_name(tmp_path: Path) -> None:
+    first = configure_run(preset="small", workspace=str(tmp_path), run_name="monday", overrides="training.epochs=2 data.tables=/t")
+    for resume in ("monday", first.uri):
+        second = configure_run(preset="demo", resume=resume, workspace=str(tmp_path), shortcuts=UNSET)
+        assert second.config == first.config
+        assert second.name != "monday"
+
+
+def test_resuming_with_other_settings_or_from_nowhere_is_refused(tmp_path: Path) -> None:
+    configure_run(preset="small", workspace=str(tmp_path), run_name="monday", overrides="data.tables=/t")
+    with pytest.raises(ConfigError, match=r"training\.epochs=2 was given too"):
+        configure_run(resume="monday", workspace=str(tmp_path), overrides="training.epochs=2")
+    with pytest.raises(BadInput, match="holds no run"):
+        configure_run(resume="tuesday", workspace=str(tmp_path))
+
+
+def test_names_of_runs_differ_and_sort_by_time() -> None:
+    names = [new_run_name() for _ in range(20)]
+    assert len(set(names)) == 20
+    assert names[0][:15] <= names[-1][:15]
+
+
+def test_the_page_of_settings_shows_what_differs_first_and_obeys_no_markup(tmp_path: Path) -> None:
+    run = configure_run(preset="small", workspace=str(tmp_path), overrides="data.tables=/<b>x training.epochs=9")
+    html = page(run)
+    assert "/&lt;b&gt;x" in html
+    assert "<b>x" not in html
+    # epochs (9, default 4) differs, seed doesn't.
+    assert html.index("training.epochs") < html.index("training.seed")

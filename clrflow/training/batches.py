@@ -60,10 +60,11 @@ class Collator:
     """Turns request rows into a Batch.
 
     num_negatives uniform items are drawn a step; from as many as the catalogue has on, all items are candidates (full softmax).
+    softness is the weight with which a request's other targets count under each of its conditions.
     """
 
-    def __init__(self, requests: RequestTable, catalogue: Catalogue, num_negatives: int):
-        self.requests, self.catalogue = requests, catalogue
+    def __init__(self, requests: RequestTable, catalogue: Catalogue, num_negatives: int, softness: float = 0.0):
+        self.requests, self.catalogue, self.softness = requests, catalogue, softness
         self.num_negatives = min(num_negatives, len(catalogue))
         self.target_share = torch.from_numpy(catalogue.target_share)
 
@@ -72,21 +73,32 @@ class Collator:
         requests = self.requests
         target_places, target_offsets = requests.targets.places(rows)
         wanted = requests.target_conditions[target_places]
+        items, weights = requests.target_items[target_places], requests.target_weights[target_places]
         request_of_target = np.repeat(np.arange(len(rows)), np.diff(target_offsets))
         # Conditions without a target teach nothing: keep the distinct (request, condition) pairs that have one.
         pairs = np.unique(np.stack([request_of_target, wanted], axis=1)[wanted >= 0], axis=0)
         query_rows = Ragged(pairs[:, 1], np.concatenate([[0], np.cumsum(np.bincount(pairs[:, 0], minlength=len(rows)))]))
-        query_of_target = np.where(
-            wanted < 0,
-            0,
-            1 + np.searchsorted(_key(pairs), _key(np.stack([request_of_target, wanted], axis=1))) - query_rows.offsets[request_of_target],
-        )
+        query_of_pair = 1 + np.arange(len(pairs)) - query_rows.offsets[pairs[:, 0]]
+        query_of_target = np.zeros(len(wanted), dtype=np.int64)
+        conditioned = wanted >= 0
+        pair_of_target = np.searchsorted(_key(pairs), _key(np.stack([request_of_target, wanted], axis=1)[conditioned]))
+        query_of_target[conditioned] = query_of_pair[pair_of_target]
+        if self.softness:
+            # What else the user wanted in this request, under every condition: the condition tilts the user's taste, it isn't a filter.
+            whole = Ragged(
+                np.flatnonzero(~conditioned),
+                np.concatenate([[0], np.cumsum(np.bincount(request_of_target[~conditioned], minlength=len(rows)))]),
+            )
+            also = whole.take(pairs[:, 0])
+            request_of_target = np.concatenate([request_of_target, request_of_target[also.values]])
+            query_of_target = np.concatenate([query_of_target, np.repeat(query_of_pair, also.lengths)])
+            items = np.concatenate([items, items[also.values]])
+            weights = np.concatenate([weights, weights[also.values] * np.float32(self.softness)])
         if self.num_negatives >= len(self.catalogue):
             negatives = np.arange(len(self.catalogue))
         else:
             negatives = np.unique(generator.integers(0, len(self.catalogue), self.num_negatives))
-        return self._build(rows, query_rows, request_of_target, query_of_target, requests.target_items[target_places],
-                           requests.target_weights[target_places], negatives)  # fmt: skip
+        return self._build(rows, query_rows, request_of_target, query_of_target, items, weights, negatives)
 
     def queries(self, rows: Index, conditions: Ragged) -> Batch:
         """Requests with the given conditions (places within each request) and no targets; query 0 stays the unconditional one."""
@@ -124,10 +136,11 @@ class Collator:
         query_present[:, 0] = True
 
         candidate_of_target = np.searchsorted(candidates, target_items)
+        num_engagements = int((query_of_target == 0).sum())  # each has one unconditional target, whatever else it has
         _, user = np.unique(requests.users[rows], return_inverse=True)
         positives = np.zeros((user.max(initial=0) + 1, len(candidates)), dtype=bool)
         positives[user[request_of_target], candidate_of_target] = True
-        inclusion = log_inclusion(self.target_share[torch.from_numpy(candidates)], len(target_items), self.num_negatives, len(catalogue))
+        inclusion = log_inclusion(self.target_share[torch.from_numpy(candidates)], num_engagements, self.num_negatives, len(catalogue))
 
         def place_of(item_places: np.ndarray) -> torch.Tensor:
             return torch.from_numpy(np.searchsorted(distinct, item_places))

@@ -60,7 +60,7 @@ def train_job(spec: JobSpec) -> None:
             f"bootstrap left {len(rows)} training requests for {dist.get_world_size()} processes; widen data.window_days, shorten the held-out "
             "days of bootstrap.split, or lower training.num_processes."
         )
-    collator = Collator(requests, catalogue, settings.num_negatives)
+    collator = Collator(requests, catalogue, settings.num_negatives, settings.condition_softness)
     plan = EpochPlan(rows=rows, batch_size=settings.batch_size, world_size=dist.get_world_size(), seed=settings.seed)
     stop = StopSignal()
     if dist.get_rank() == 0:

@@ -9,13 +9,14 @@ from clrflow.errors import ConfigError
 from clrflow.launch.local import run_torchrun
 from clrflow.manifest import Manifest, Output
 from clrflow.steps import Run, StepContext, StepResult
-from clrflow.training.report import training_report
 from clrflow.training.schedules import PUBLISHED, RANDOM
 from clrflow.training.settings import TrainingSettings
 
 
 def run(context: StepContext) -> StepResult:
     """Train; outputs item_vectors, query_vectors, serving, curves."""
+    from clrflow.training.report import training_report  # matplotlib: a second that looking up a finished result doesn't need
+
     settings = context.config.training
     spec = {
         "run": context.run.uri,

@@ -14,7 +14,8 @@ import pyarrow.parquet as pq
 
 from clrflow import storage
 from clrflow.config import PipelineConfig, load_config
-from clrflow.contracts import ITEM_STATISTICS, REQUESTS, codes_schema
+from clrflow.contracts import ITEM_STATISTICS, REQUESTS, USER_STATES, codes_schema
+from clrflow.data.schema import BOARDS
 from clrflow.manifest import Manifest, Output
 from clrflow.steps import Run
 
@@ -49,12 +50,15 @@ def make_inputs(folder: str) -> dict[str, str]:
     items = pa.table(
         {
             "item_id": ITEM_IDS,
+            "title": [f"title {at}" for at in range(NUM_ITEMS)],
             "interests": pa.array([[INTERESTS[at % 2]] for at in range(NUM_ITEMS)], pa.list_(pa.int64())),
             "content_embedding": pa.FixedSizeListArray.from_arrays(pa.array(content.ravel()), 4),
         }
     )
     interests = pa.table({"interest_id": pa.array(INTERESTS, pa.int64()), "name": ["even", "odd"]})
     requests, counts = _requests(rng)
+    boards = _boards(requests)
+    states = _states(requests)
     statistics = pa.table(
         [pa.array(ITEM_IDS), pa.array(counts), pa.nulls(NUM_ITEMS, ITEM_STATISTICS.field(2).type)], schema=ITEM_STATISTICS
     )
@@ -62,8 +66,8 @@ def make_inputs(folder: str) -> dict[str, str]:
     tokens = pa.table([pa.array(ITEM_IDS), pa.FixedSizeListArray.from_arrays(pa.array(codes.ravel()), 3)], schema=codes_schema(3))
     facts = {"num_levels": 3, "num_codes": 8, "tokenizer_hash": "abc"}
     return {
-        "validate_data": _save(folder, "validate_data", {"items": items, "interests": interests}, {}),
-        "bootstrap": _save(folder, "bootstrap", {"requests": requests, "item_statistics": statistics}, {}),
+        "validate_data": _save(folder, "validate_data", {"items": items, "interests": interests, "boards": boards}, {}),
+        "bootstrap": _save(folder, "bootstrap", {"requests": requests, "item_statistics": statistics, "user_states": states}, {}),
         "semantic_ids": _save(folder, "semantic_ids", {"codes": tokens}, facts),
     }
 
@@ -105,6 +109,26 @@ def _request(request_id: int, user: int, split: str, past: Any, now: Any, times:
         "request_id": request_id, "user_id": user, "requested_at": times[first], "split": split, "history_items": ITEM_IDS[past].tolist(),
         "history_actions": ["watch"] * len(past), "history_times": times[:first], "conditions": known, "targets": targets, "impressions": [],
     }  # fmt: skip
+
+
+def _boards(requests: pa.Table) -> pa.Table:
+    """User u's board u holds the two items that the last request's board condition shows, oldest first."""
+    rows = []
+    for request in requests.to_pylist():
+        if request["split"] == "test":
+            shown = request["conditions"][2]["items"]
+            rows += [
+                {"board_id": request["user_id"], "user_id": request["user_id"], "item_id": item, "added_at": START + datetime.timedelta(days=at),
+                 "name": f"board of {request['user_id']}"}
+                for at, item in enumerate(shown)
+            ]  # fmt: skip
+    return pa.Table.from_pylist(rows, schema=BOARDS.columns)
+
+
+def _states(requests: pa.Table) -> pa.Table:
+    """Each user as the test request finds them, so that a server's vectors can be compared with those of training."""
+    rows = [request for request in requests.to_pylist() if request["split"] == "test"]
+    return pa.Table.from_pylist([{name: row[name] for name in USER_STATES.names} for row in rows], schema=USER_STATES)
 
 
 def _save(folder: str, step: str, tables: dict[str, pa.Table], facts: dict[str, Any]) -> str:

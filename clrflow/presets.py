@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from clrflow.bootstrap.settings import BootstrapSettings, RequestSettings, SplitSettings
+from clrflow.bootstrap.settings import BootstrapSettings, InterestGeneratorSettings, RequestSettings, SplitSettings
 from clrflow.config import PipelineConfig
 from clrflow.data.settings import Action, DataSettings
 from clrflow.model.settings import ModelSettings
@@ -17,7 +17,11 @@ def demo() -> PipelineConfig:
     return PipelineConfig(
         data=DataSettings(tables="demo/tables", actions=(Action(name="watch"),), window_days=None),
         bootstrap=BootstrapSettings(
-            request=RequestSettings(max_targets=10, session_gap_minutes=None, max_history=200), split=SplitSettings(by="last_requests")
+            request=RequestSettings(max_targets=10, session_gap_minutes=None, max_history=200),
+            split=SplitSettings(by="last_requests"),
+            # Genres are inferred from the same history that the model reads; more than the two strongest of 18 say nothing new of a user.
+            interest=InterestGeneratorSettings(max_conditions=2),
+            granularity_days=7,
         ),
         semantic_ids=SemanticIdSettings(num_codes=256, max_epochs=20),
         model=ModelSettings(max_history=64, semantic_rows=4096, board_rows=4096),

@@ -54,4 +54,7 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[Any]], highlight
 
 
 def _is_number(value: Any) -> bool:
+    """Also what the caller has formatted as a number, and a gap among numbers."""
+    if isinstance(value, str):
+        return value.replace(",", "").replace(".", "", 1).removeprefix("-").isdigit()
     return value is None or (isinstance(value, int | float) and not isinstance(value, bool))

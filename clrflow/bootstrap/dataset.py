@@ -26,7 +26,9 @@ LISTED_A_RANGE = 1024
 """Held-out requests whose candidates are nested at once; at 14 lists of 100 about 1.4 million rows."""
 
 
-def request_tables(view: View, generators: list[Generator], requests: Table, engagements: Table, found: Attribution, shown: Table) -> Iterator[pa.Table]:
+def request_tables(
+    view: View, generators: list[Generator], requests: Table, engagements: Table, found: Attribution, shown: Table
+) -> Iterator[pa.Table]:
     """contracts.REQUESTS in order; `shown` has request_id, item_id, shown_at (see requests.impressions)."""
     engine, total = view.engine, view.engine.value(requests.count())
     tokens = _tokens(view, generators, found)
@@ -182,5 +184,3 @@ def _nest_lists(rows: pa.Table) -> pa.Table:
     }
     named = {name: heads.column(name) for name in ("request_id", "generator", "condition_type", "condition_id")}
     return pa.table({**named, **lists}).cast(CANDIDATES)
-
-

@@ -30,6 +30,8 @@ class Engine:
         """`scratch` is the folder below which spilled data lies while it runs; None is the system's temporary folder."""
         if scratch is not None:
             scratch.mkdir(parents=True, exist_ok=True)
+            for leftover in scratch.glob(".duckdb-*"):  # of a killed attempt; the step holds its folder alone
+                shutil.rmtree(leftover, ignore_errors=True)
         self.folder = Path(tempfile.mkdtemp(prefix=".duckdb-", dir=scratch))
         self.backend: Any = ibis.duckdb.connect(memory_limit=memory_limit, temp_directory=str(self.folder))
         self.backend.raw_sql("SET TimeZone = 'UTC'")
@@ -93,6 +95,23 @@ def period_of(timestamp: Column, period_seconds: int) -> Column:
 
 def period_seconds(granularity_days: float) -> int:
     return max(1, round(granularity_days * 86_400))
+
+
+def total(column: Column, over: Any = None) -> Column:
+    """The sum of whole numbers as int64.
+
+    Summed as float64, exact below 2^53 in any order: DuckDB widens sums of int64 to 128 bits, which is several times slower and, as Ibis
+    believes the type to be int64 already, can't be cast back.
+    """
+    summed = column.cast("float64").sum()
+    return (summed if over is None else summed.over(over)).cast("int64")
+
+
+def newest(table: Table, last: str, limit: int, number: str) -> Table:
+    """One row for each of the newest `limit` numbers up to `table[last]`, counted from 1: joined on equality, where a range would be tried
+    against every row of its key."""
+    first = ibis.greatest(table[last] - limit + 1, 1)
+    return table.mutate(**{number: ibis.range(first, table[last] + 1).unnest().cast("int64")})
 
 
 def running(order_by: Any, group_by: Any = None) -> Any:

@@ -18,12 +18,16 @@ import pyarrow.compute as pc
 from clrflow.bootstrap.engine import Engine, Table
 from clrflow.bootstrap.generators import Generator
 from clrflow.bootstrap.serve import Served
-from clrflow.contracts import CONDITION_TYPES, NONE, SPLITS, TRAIN, VALIDATION
+from clrflow.contracts import ATTRIBUTED, CONDITION_TYPES, FALLBACK, LOGGED, NONE, SPLITS, TEST, TRAIN, VALIDATION
 from clrflow.data.tables import iter_batches
 from clrflow.errors import ClrflowError
 
 TIME_CUT_SHARE = 0.1
 """The newest part of the log's time that a global cut would hold out, for the comparison in the report."""
+
+
+DEPTHS = (1, 2, 5, 10, 20, 50, 100)
+"""Candidates of a list that are looked at for recall."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -88,7 +92,7 @@ class Quality:
         for generator in self.generators:
             out[f"{generator.name}_conditions_per_request"] = generator.conditions_per_request
             out[f"{generator.name}_attributed_share"] = generator.attributed_share
-            out |= {f"{generator.name}_recall@{k}": value for k, value in generator.recall.items()}
+            out |= {f"{generator.name}_recall@{k}": value for k, value in generator.recall.items() if k >= 10}
         return out
 
     def facts(self) -> dict[str, Any]:
@@ -103,8 +107,8 @@ class Quality:
                 for name, split in self.splits.items()
             },
             "train_until": iso(self.splits[TRAIN].last),
-            "first_validation": iso(self.splits[SPLITS[1]].first),
-            "first_test": iso(self.splits[SPLITS[2]].first),
+            "first_validation": iso(self.splits[VALIDATION].first),
+            "first_test": iso(self.splits[TEST].first),
             "num_engagements": self.num_engagements,
             "num_pairs": self.num_pairs,
             "compression": round(self.compression, 4),
@@ -128,81 +132,98 @@ def measure(
     requests_uri: str,
 ) -> Quality:
     """Figures from what is kept in the engine and from the written requests, which must hold each engagement exactly once."""
-    num_engagements = int(engine.value(engagements.count()))
+    unusable = engagements.condition_type.notin([NONE, *CONDITION_TYPES[1:]]) | (
+        engagements.condition_type.isin(CONDITION_TYPES[1:]) & engagements.condition_id.isnull()
+    )
+    totals = engine.arrow(
+        engagements.aggregate(
+            n=engagements.count(), unusable=unusable.sum(), first=engagements.timestamp.min(), last=engagements.timestamp.max()
+        )
+    ).to_pylist()[0]  # fmt: skip
     written = _weigh(requests_uri)
-    if written["engagements"] != num_engagements:
+    if written["engagements"] != totals["n"]:
         raise ClrflowError(
-            f"{requests_uri}: holds {written['engagements']:,} engagements, the events have {num_engagements:,}; the step lost or "
+            f"{requests_uri}: holds {written['engagements']:,} engagements, the events have {totals['n']:,}; the step lost or "
             "doubled some. Delete the folder, run it again, and report this if it comes back."
         )
-    explained = engine.arrow(_explained(targets).group_by("by").aggregate(n=ibis._.count()).order_by("by"))
-    counts = dict(zip(explained.column("by").to_pylist(), explained.column("n").to_pylist(), strict=True))
-    counts["nothing"] = num_engagements - sum(counts.values())
-    unusable = engagements.filter(
-        engagements.condition_type.notnull()
-        & (engagements.condition_type != NONE)
-        & (engagements.condition_type.notin(CONDITION_TYPES[1:]) | engagements.condition_id.isnull())
+    explained = _counts_by(engine, targets.filter(targets.source.isin([LOGGED, ATTRIBUTED, FALLBACK])).select("row", "source").distinct())
+    explained["nothing"] = totals["n"] - sum(explained.values())
+    cut = ibis.literal(totals["last"] - (totals["last"] - totals["first"]) * TIME_CUT_SHARE)
+    users = engagements.group_by("user_id").aggregate(
+        before=(engagements.timestamp < cut).any(), after=(engagements.timestamp >= cut).any()
     )
-    first, newest = engine.value(engagements.timestamp.min()), engine.value(engagements.timestamp.max())
-    time_cut = newest - (newest - first) * TIME_CUT_SHARE
-    by_user = engagements.group_by("user_id").aggregate(first=engagements.timestamp.min(), last=engagements.timestamp.max())
-    left = by_user.filter((by_user["first"] < ibis.literal(time_cut)) & (by_user["last"] >= ibis.literal(time_cut)))
+    sizes = engine.arrow(users.aggregate(n=users.count(), left=(users.before & users.after).sum())).to_pylist()[0]
     return Quality(
-        splits={name: _split(engine, name, requests, engagements, targets) for name in SPLITS},
-        generators=tuple(_generator(engine, one, served, requests, engagements) for one in generators),
-        explained={name: int(count) for name, count in counts.items()},
-        num_engagements=num_engagements,
+        splits=_splits(engine, requests, engagements, targets),
+        generators=_generators(engine, generators, served, requests, engagements),
+        explained=explained,
+        num_engagements=totals["n"],
         num_impressions=int(engine.value(shown.count())),
-        num_unusable_logged=int(engine.value(unusable.count())),
+        num_unusable_logged=int(totals["unusable"] or 0),
         num_pairs=written["pairs"],
         request_bytes=written["request_bytes"],
         pair_bytes=written["pair_bytes"],
         num_listed_requests=int(engine.value(sampled.count())),
-        users_left_by_time_cut=int(engine.value(left.count())),
-        num_users=int(engine.value(by_user.count())),
+        users_left_by_time_cut=int(sizes["left"]),
+        num_users=int(sizes["n"]),
         targets_per_request=written["targets_per_request"],
         history_lengths=written["history_lengths"],
     )
 
 
-def _explained(targets: Table) -> Table:
-    """One row an engagement that has a conditioned example of its own: what names the condition."""
-    rows = targets.filter(targets.source.isin(["logged", "attributed", "fallback"]))
-    return rows.select("row", by=rows.source).distinct()
+def _counts_by(engine: Engine, rows: Table, key: str = "source") -> dict[str, int]:
+    """Number of rows by the value of a column, in the column's order."""
+    counted = engine.arrow(rows.group_by(key).aggregate(n=rows.count()).order_by(key))
+    return dict(zip(counted.column(key).to_pylist(), counted.column("n").to_pylist(), strict=True))
 
 
-def _split(engine: Engine, name: str, requests: Table, engagements: Table, targets: Table) -> SplitQuality:
-    mine = engagements.filter(engagements.split == name)
-    sizes = engine.arrow(
-        mine.aggregate(
-            requests=mine.request_id.nunique(), users=mine.user_id.nunique(), engagements=mine.count(),
-            first=mine.timestamp.min(), last=mine.timestamp.max(),
+def _splits(engine: Engine, requests: Table, engagements: Table, targets: Table) -> dict[str, SplitQuality]:
+    grouped = engagements.group_by("split").aggregate(
+        requests=engagements.request_id.nunique(), users=engagements.user_id.nunique(), engagements=engagements.count(),
+        first=engagements.timestamp.min(), last=engagements.timestamp.max(),
+    )  # fmt: skip
+    sizes = {row.pop("split"): row for row in engine.arrow(grouped).to_pylist()}
+    rows = targets.join(requests.select("request_id", "split"), "request_id")
+    counted = engine.arrow(rows.group_by(["split", "source"]).aggregate(n=rows.count()).order_by(["split", "source"])).to_pylist()
+    nothing = {"requests": 0, "users": 0, "engagements": 0, "first": None, "last": None}
+    return {
+        name: SplitQuality(**sizes.get(name, nothing), sources={row["source"]: row["n"] for row in counted if row["split"] == name})
+        for name in SPLITS
+    }
+
+
+def _generators(
+    engine: Engine, generators: list[Generator], served: Served, requests: Table, engagements: Table
+) -> tuple[GeneratorQuality, ...]:
+    known = served.known.filter(served.known.is_request)
+    conditions = known.group_by("generator").aggregate(n=known.count(), requests=known.query_id.nunique())
+    lists = served.lists.group_by(["generator", "condition_id", "state", "period"]).aggregate(n=served.lists.count())
+    lists = lists.group_by("generator").aggregate(length=lists.n.mean())
+    splits = engagements.select("row", "split")
+    best = served.hits.join(splits, "row").group_by(["generator", "row", "split"]).aggregate(rank=served.hits["rank"].min())
+    ranks = engine.arrow(best.group_by(["generator", "split", "rank"]).aggregate(n=best.count())).to_pylist()
+    by_name = {row["generator"]: row for row in engine.arrow(conditions.outer_join(lists, "generator")).to_pylist()}
+    totals = _counts_by(engine, splits, "split")
+    num_requests, num_validation = engine.value(requests.count()), totals.get(VALIDATION, 0)
+    found = []
+    for generator in generators:
+        row = by_name.get(generator.name, {"n": 0, "requests": 0, "length": 0.0})
+        hits = [one for one in ranks if one["generator"] == generator.name]
+        recall = {
+            k: sum(one["n"] for one in hits if one["split"] == VALIDATION and one["rank"] <= k) / max(num_validation, 1) for k in DEPTHS
+        }
+        found.append(
+            GeneratorQuality(
+                name=generator.name,
+                conditions_per_request=row["n"] / num_requests,
+                requests_with_condition=row["requests"] / num_requests,
+                num_lists=served.num_lists[generator.name],
+                candidates_per_list=float(row["length"] or 0.0),
+                recall=recall if num_validation else {},
+                attributed_share=sum(one["n"] for one in hits) / sum(totals.values()),
+            )
         )
-    ).to_pylist()[0]  # fmt: skip
-    rows = targets.semi_join(requests.filter(requests.split == name), "request_id")
-    counted = engine.arrow(rows.group_by("source").aggregate(n=rows.count()).order_by("source"))
-    return SplitQuality(**sizes, sources=dict(zip(counted.column("source").to_pylist(), counted.column("n").to_pylist(), strict=True)))
-
-
-def _generator(engine: Engine, generator: Generator, served: Served, requests: Table, engagements: Table) -> GeneratorQuality:
-    num_requests = int(engine.value(requests.count()))
-    mine = served.known.filter((served.known.generator == generator.name) & served.known.is_request)
-    lists = served.lists.filter(served.lists.generator == generator.name)
-    per_list = lists.group_by(["condition_id", "state", "period"]).aggregate(n=lists.count())
-    hits = served.hits.filter(served.hits.generator == generator.name)
-    validation = engagements.filter(engagements.split == VALIDATION)
-    num_validation = int(engine.value(validation.count()))
-    best = hits.semi_join(validation, "row").group_by("row").aggregate(rank=hits["rank"].min())
-    ranks = engine.arrow(best.select("rank")).column("rank").to_numpy()
-    return GeneratorQuality(
-        name=generator.name,
-        conditions_per_request=engine.value(mine.count()) / num_requests,
-        requests_with_condition=engine.value(mine.query_id.nunique()) / num_requests,
-        num_lists=served.num_lists[generator.name],
-        candidates_per_list=float(engine.value(per_list.n.mean()) or 0.0),
-        recall={k: float((ranks <= k).sum() / num_validation) for k in (1, 2, 5, 10, 20, 50, 100)} if num_validation else {},
-        attributed_share=engine.value(hits["row"].nunique()) / max(int(engine.value(engagements.count())), 1),
-    )
+    return tuple(found)
 
 
 def _weigh(uri: str) -> dict[str, Any]:

@@ -12,7 +12,9 @@ SOURCES = (LOGGED, ATTRIBUTED, FALLBACK, ORACLE, UNCONDITIONAL)
 
 def render(quality: Quality, settings: BootstrapSettings) -> str:
     """The HTML of the report."""
-    report = Report("Bootstrapping", "Requests, the conditions that heuristic generators give them, and whose candidates explain what was engaged.")
+    report = Report(
+        "Bootstrapping", "Requests, the conditions that heuristic generators give them, and whose candidates explain what was engaged."
+    )
     num_requests = sum(split.requests for split in quality.splits.values())
     report.tiles(
         {
@@ -79,14 +81,14 @@ def _generators(report: Report, quality: Quality) -> None:
     for one in quality.generators:
         curves.plot(list(one.recall), list(one.recall.values()), marker="o", markersize=3, label=one.name)
     curves.set(xscale="log", xlabel="candidates looked at in each list", ylabel="validation engagements found", ylim=(0, None))
-    curves.set_title("How deep in the lists the next engagements stand")
+    curves.set_title("Depth of the next engagements in the lists")
     if cutoffs:
         curves.set_xticks(cutoffs, [str(k) for k in cutoffs])
         curves.minorticks_off()
         curves.legend(fontsize=8, frameon=False)
     bars.bar([one.name for one in quality.generators], [one.attributed_share for one in quality.generators])
     bars.set(ylabel="share of all engagements", ylim=(0, 1))
-    bars.set_title("Engagements that each generator explains")
+    bars.set_title("Engagements explained")
     report.figure(figure, "Left: recall of the next engagements by depth. Right: share of engagements explained, alone or with others.")
 
 

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 import ibis
 
-from clrflow.bootstrap.engine import Engine, Table, period_of, place_in, running
+from clrflow.bootstrap.engine import Engine, Table, period_of, place_in, running, total
 from clrflow.bootstrap.settings import RequestSettings, SplitSettings
 from clrflow.contracts import TEST, TRAIN, VALIDATION
 from clrflow.data.schema import EVENT_ORDER
@@ -69,16 +69,16 @@ def cut_into_requests(
         gap = ibis.interval(microseconds=round(request.session_gap_minutes * 60e6))
         starts = starts | (events.timestamp > events.timestamp.lag().over(by_user) + gap)
     events = events.mutate(starts=starts.fill_null(True).cast("int64"))
-    events = events.mutate(session=events.starts.sum().over(running("seq", "user_id")))
+    events = events.mutate(session=total(events.starts, running("seq", "user_id")))
     events = events.mutate(place=place_in("seq", ["user_id", "session"]))
     events = events.mutate(position=events.place % request.max_targets)
-    events = events.mutate(request_no=(events.position == 0).cast("int64").sum().over(running("seq", "user_id")) - 1)
+    events = events.mutate(request_no=total((events.position == 0).cast("int64"), running("seq", "user_id")) - 1)
 
     cut = engine.keep("cut_events", events)
     users = cut.group_by("user_id").aggregate(num_events=cut.count(), num_requests=cut.request_no.max() + 1)
     users = users.mutate(
-        user_row=users.num_events.sum().over(running("user_id")) - users.num_events,
-        user_request=users.num_requests.sum().over(running("user_id")) - users.num_requests,
+        user_row=total(users.num_events, running("user_id")) - users.num_events,
+        user_request=total(users.num_requests, running("user_id")) - users.num_requests,
     )
     cut = cut.join(users, "user_id")
     if split.by == "time":
@@ -129,7 +129,9 @@ def refuse_without_training(engine: Engine, requests: Table, split: SplitSetting
     )
 
 
-def impressions(events: Table, engagements: Table, requests: Table, actions: Sequence[Action], *, gap_minutes: float | None, cuts: Cuts) -> Table:
+def impressions(
+    events: Table, engagements: Table, requests: Table, actions: Sequence[Action], *, gap_minutes: float | None, cuts: Cuts
+) -> Table:
     """Items shown in a request and not engaged in it: request_id, item_id, shown_at (the first time).
 
     A negative event between two engagements of one request belongs to it; otherwise to the next request, or else to the last one, when no

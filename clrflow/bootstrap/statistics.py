@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import ibis
 
-from clrflow.bootstrap.engine import Table, running
+from clrflow.bootstrap.engine import Table, running, total
 from clrflow.contracts import TRAIN
 
 FOR_EVER = 2**62
@@ -29,13 +29,13 @@ def as_of(counts: Table, periods: Table, key: str) -> Table:
     `counts` has key, period and n (what happened in the period); `periods` has the periods that are asked for. Returns period, key and total:
     the sum of n over earlier periods, where it isn't 0.
     """
-    grouped = counts.group_by([key, "period"]).aggregate(n=counts.n.sum())
+    grouped = counts.group_by([key, "period"]).aggregate(n=total(counts.n))
     order = ibis.window(group_by=key, order_by="period")
-    steps = grouped.mutate(total=grouped.n.sum().over(running("period", key)), until=grouped["period"].lead().over(order).fill_null(FOR_EVER))
+    steps = grouped.mutate(total=total(grouped.n, running("period", key)), until=grouped["period"].lead().over(order).fill_null(FOR_EVER))
     steps = steps.select(key, "total", since="period", until="until")
     wanted = periods.select("period").distinct()
     joined = steps.join(wanted, [steps.since < wanted["period"], wanted["period"] <= steps.until])
-    return joined.select("period", key, total=joined.total.cast("int64"))
+    return joined.select("period", key, "total")
 
 
 def popularity(engagements: Table, periods: Table) -> Table:

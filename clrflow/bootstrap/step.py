@@ -85,8 +85,12 @@ def bootstrap(
             rows_per_group=ROWS_PER_GROUP,
             rows_per_file=16 * ROWS_PER_GROUP,
         ),
-        "candidates": write_table(place["candidates"], candidate_tables(view, served, sampled), CANDIDATES, rows_per_group=4 * ROWS_PER_GROUP),
-        "item_statistics": write_table(place["item_statistics"], engine.arrow(item_statistics(tables["items"], engagements)), ITEM_STATISTICS),
+        "candidates": write_table(
+            place["candidates"], candidate_tables(view, served, sampled), CANDIDATES, rows_per_group=4 * ROWS_PER_GROUP
+        ),
+        "item_statistics": write_table(
+            place["item_statistics"], engine.arrow(item_statistics(tables["items"], engagements)), ITEM_STATISTICS
+        ),
         "user_states": write_table(
             place["user_states"], user_state_tables(view, generators, engagements, found), USER_STATES, rows_per_group=ROWS_PER_GROUP
         ),

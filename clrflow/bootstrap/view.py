@@ -50,7 +50,9 @@ def _queries(engine: Engine, engagements: Table, requests: Table, period_s: int)
     """Requests under their own numbers, then one query a user just after the newest event, in the period after it."""
     num_requests = engine.value(requests.count())
     newest = engine.value(engagements.timestamp.max())
-    at_requests = requests.select("user_id", "requested_at", "period", "first_seq", "split", query_id="request_id", is_request=ibis.literal(True))
+    at_requests = requests.select(
+        "user_id", "requested_at", "period", "first_seq", "split", query_id="request_id", is_request=ibis.literal(True)
+    )
     users = engagements.group_by("user_id").aggregate(first_seq=engagements.seq.max() + 1)
     at_the_end = users.mutate(
         query_id=num_requests + place_in("user_id"),

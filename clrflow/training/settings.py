@@ -44,7 +44,7 @@ class TrainingSettings(Settings):
     """Places of each history, drawn anew each step, that predict their next item; no effect when history_loss_weight=0."""
     conditioned_loss_weight: float = pydantic.Field(default=1.0, ge=0)
     """Weight of the conditioned targets beside the unconditional ones."""
-    condition_softness: float = pydantic.Field(default=0.05, ge=0, le=1)
+    condition_softness: float = pydantic.Field(default=0.12, ge=0, le=1)
     """Weight, under each condition of a request, of the request's targets that the condition doesn't explain. 0: a condition is learnt as a
     filter; larger: as a tilt of the user's taste, so that lists of several conditions add up better and match their condition less."""
     patience: int = pydantic.Field(default=3, ge=1)

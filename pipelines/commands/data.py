@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Mapping
+from typing import Annotated, Any
 
 import typer
 
@@ -14,7 +15,8 @@ app = typer.Typer(no_args_is_help=True, help="Check input tables, or make some t
 @app.command("check")
 def check(
     uri: Annotated[str, typer.Argument(help="Folder that holds events, items, boards, user_interests and interests.")],
-    preset: Annotated[str, typer.Option(help="Preset whose data settings (actions, rules) apply.")] = "small",
+    preset: Annotated[str, typer.Option(help="Preset whose data settings (actions, rules) apply. Default: small.")] = "",
+    config: Annotated[str, typer.Option(help="YAML file of settings, instead of a preset.", metavar="FILE")] = "",
     set_: Annotated[
         list[str] | None, typer.Option("--set", help="One setting as data.field=value; may be given again.", metavar="K=V")
     ] = None,
@@ -26,7 +28,7 @@ def check(
     from clrflow.config import load_config
     from clrflow.data.validate import check as check_tables
 
-    settings = load_config(preset, overrides=[*(set_ or ()), f"data.tables={uri}"]).data
+    settings = load_config(preset or ("" if config else "small"), config, [*(set_ or ()), f"data.tables={uri}"]).data
     check_tables(uri, settings)
 
 
@@ -66,7 +68,6 @@ def synthetic(
     )
 
 
-def _counts(facts: object) -> str:
-    if not isinstance(facts, dict):
-        return "ready"
-    return ", ".join(f"{console.show(value)} {name.removeprefix('num_')}" for name, value in facts.items() if isinstance(value, int))
+def _counts(source: Mapping[str, Any]) -> str:
+    """`source.json` as a line: `events 100,000, items 1,682, …`."""
+    return ", ".join(f"{name} {console.show(table['num_rows'])}" for name, table in source["tables"].items())

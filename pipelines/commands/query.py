@@ -51,7 +51,7 @@ def print_answers(answers: Sequence[Any]) -> None:
     """One table a condition."""
     for answer in answers:
         rows = [
-            [str(item_id), round(float(score), 4), title or "", ", ".join(interests)] for item_id, score, title, interests in answer.items
+            [str(item_id), f"{float(score):.4f}", title or "", ", ".join(interests)] for item_id, score, title, interests in answer.items
         ]
         console.print_table(["item", "score", "title", "interests"], rows, title=answer.condition)
         console.line()

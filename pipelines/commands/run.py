@@ -82,10 +82,10 @@ def _conclude(run: Run, finished: LocalRun, as_json: bool) -> None:
         console.print_table(table["columns"], table["rows"], highlight=0, title="On the held-out requests, the whole catalogue ranked")
     console.line()
     rows = [
-        [step, "found" if step in finished.reused else "done", round(seconds, 1), _megabytes(manifests.get(step))]
+        [step, "found" if step in finished.reused else "done", f"{seconds:.1f}", _megabytes(manifests.get(step))]
         for step, seconds in finished.times.items()
     ]
-    rows.append(["all", "", round(sum(finished.times.values()), 1), None])
+    rows.append(["all", "", f"{sum(finished.times.values()):.1f}", None])
     console.print_table(["step", "", "seconds", "peak MB"], rows, title="Time by step")
     console.line()
     if decision:

@@ -12,7 +12,7 @@ NORTH, EAST, NORTH_EAST = (0.0, 1.0), (1.0, 0.0), (0.6, 0.8)
 
 def pick(*vectors: tuple[float, float], num_medoids: int = 2, length: int = 5) -> tuple[list[int], list[float]]:
     padded = np.zeros((1, length, 2), np.float32)
-    padded[0, : len(vectors)] = vectors
+    padded[0, : len(vectors)] = np.reshape(vectors, (-1, 2))
     valid = np.arange(length)[None, :] < len(vectors)
     places, shares = greedy_medoids(padded, valid, num_medoids)
     return places[0].tolist(), shares[0].tolist()

@@ -79,7 +79,9 @@ def test_no_request_straddles_a_time_cut_and_splits_follow_each_other(world: Wor
     found = cut(world, RequestSettings(), SplitSettings(by="time"))
     assert of(found["engagements"], "split") == ["train", "train", "validation", "validation", "validation", "test", "test"]
     assert of(found["engagements"], "request_id") == [0, 1, 2, 2, 3, 4, 5]
-    by_split = {name: [row["timestamp"] for row in found["engagements"] if row["split"] == name] for name in ("train", "validation", "test")}
+    by_split = {
+        name: [row["timestamp"] for row in found["engagements"] if row["split"] == name] for name in ("train", "validation", "test")
+    }
     assert max(by_split["train"]) < min(by_split["validation"])
     assert max(by_split["validation"]) < min(by_split["test"])
 
@@ -139,5 +141,3 @@ def test_a_log_without_engagements_is_refused(world: World) -> None:
     world.event(1, 10, 0, action="impression")
     with pytest.raises(DataError, match="no row has a positive action"):
         cut(world, RequestSettings(), LAST)
-
-

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
+import random
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +53,8 @@ class World:
     items: dict[int, dict[str, Any]] = dataclasses.field(default_factory=dict)
     boards: list[dict[str, Any]] = dataclasses.field(default_factory=list)
     followed: list[dict[str, Any]] = dataclasses.field(default_factory=list)
+    shuffled: bool = False
+    """Events are written in no order; what they say is the same."""
     settings: BootstrapSettings = BootstrapSettings()
     data: DataSettings = DataSettings(
         actions=(Action(name="click", weight=1.0), Action(name="save", weight=2.0), Action(name="impression", positive=False))
@@ -60,7 +63,9 @@ class World:
     def item(self, item_id: int, *interests: int, day: float = -10, vector: tuple[float, float] = (1.0, 0.0)) -> None:
         self.items[item_id] = {"item_id": item_id, "created_at": at(day), "interests": list(interests), "content_embedding": vector}
 
-    def event(self, user: int, item: int, day: float, second: float = 0, *, action: str = "click", order: int | None = None, **more: Any) -> None:
+    def event(
+        self, user: int, item: int, day: float, second: float = 0, *, action: str = "click", order: int | None = None, **more: Any
+    ) -> None:
         if item not in self.items:
             self.item(item)
         place = len(self.events) if order is None else order
@@ -78,9 +83,11 @@ class World:
     def sources(self) -> dict[str, str]:
         """Write the cleaned tables; their URIs by name."""
         interests = sorted({interest for item in self.items.values() for interest in item["interests"]})
-        order = {"events": sorted(self.events, key=lambda row: (row["user_id"], row["timestamp"], row["event_order"]))}
+        events = sorted(self.events, key=lambda row: (row["user_id"], row["timestamp"], row["event_order"]))
+        if self.shuffled:
+            random.Random(1).shuffle(events)
         rows: dict[str, tuple[list[dict[str, Any]], pa.Schema]] = {
-            "events": (order["events"], EVENTS),
+            "events": (events, EVENTS),
             "items": ([self.items[key] for key in sorted(self.items)], ITEMS),
             "boards": (self.boards, BOARDS),
             "user_interests": (self.followed, FOLLOWED),

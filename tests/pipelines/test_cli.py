@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from clrflow import storage
 from clrflow.configure import configure_run
 from clrflow.errors import ClrflowError
-from pipelines import run_report
+from pipelines import console, run_report
 from pipelines.cli import app
 
 CLRFLOW = str(Path(sys.executable).with_name("clrflow"))
@@ -134,3 +134,8 @@ def test_query_needs_no_kubeflow() -> None:
     code = "import sys; import clrflow.serving.query; print('kfp' in sys.modules)"
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True)
     assert found.stdout.strip() == "False"
+
+
+def test_a_table_lines_numbers_up_to_the_right_and_shows_a_dash_for_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    console.print_table(["step", "seconds", "MB"], [["a", "0.9", None], ["train", "1,294.2", 12]])
+    assert capsys.readouterr().out.splitlines() == ["step   seconds  MB", "a          0.9   –", "train  1,294.2  12"]

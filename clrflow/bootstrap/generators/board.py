@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import ibis
 
-from clrflow.bootstrap.engine import Table, best, place_in, seconds_of
+from clrflow.bootstrap.engine import Table, best, newest, place_in, seconds_of
 from clrflow.bootstrap.generators.base import View
 from clrflow.bootstrap.statistics import as_of
 from clrflow.contracts import BOARD
@@ -41,47 +41,52 @@ class BoardGenerator:
     def candidates(self, view: View, wanted: Table) -> Table:
         engine, settings = view.engine, view.settings.board
         own = view.entries.select("item_id", "entry", condition_id="board_id")
-        mine = wanted.select("list_id", "condition_id", "state", "period").join(own, "condition_id")
-        mine = engine.keep("walk_boards", mine.filter(mine.entry <= mine.state).select("list_id", "period", "state", "item_id", "entry"))
-        starts = mine.filter(mine.entry > mine.state - settings.recent_items)
+        asked = wanted.select("list_id", "condition_id", "state", "period")
+        starts = newest(asked, "state", settings.recent_items, "entry").join(own, ["condition_id", "entry"])
+        starts = engine.keep("walk_starts", starts.select("list_id", "period", "item_id"))
         origins = engine.keep("walk_origins", _with_id(starts.select("item_id", "period").distinct()))
         steps = engine.keep("walk_steps", self._steps(view, origins))
-        starts = starts.join(origins, ["item_id", "period"]).select("list_id", "origin_id")
+        starts = engine.keep("walk_starts", starts.join(origins, ["item_id", "period"]).select("list_id", "origin_id"))
         visits = starts.join(steps, "origin_id")
-        visits = visits.group_by(["list_id", "other_id"]).aggregate(visits=visits.probability.sum())
-        visits = visits.anti_join(mine, [visits.list_id == mine.list_id, visits.other_id == mine.item_id])
-        degrees = engine.keep("walk_degrees", _degrees(view, "item_id", wanted)).select("period", "total", other_id="item_id")
-        sizes = starts.group_by("list_id").aggregate(num_starts=starts.count())
-        sizes = sizes.join(wanted.select("list_id", "period"), "list_id").select("list_id", "num_starts", "period")
-        visits = visits.join(sizes, "list_id").join(degrees, ["period", "other_id"])
-        score = visits.visits / (visits.num_starts * float(UNIT) * visits.total.cast("float64").sqrt())
+        visits = visits.group_by(["list_id", "other_id"]).aggregate(visits=visits.damped.sum())
+        mine = asked.join(own, "condition_id")
+        mine = engine.keep("walk_boards", mine.filter(mine.entry <= mine.state).select("list_id", other_id="item_id"))
+        visits = visits.anti_join(mine, ["list_id", "other_id"])
+        visits = visits.join(starts.group_by("list_id").aggregate(num_starts=starts.count()), "list_id")
+        score = visits.visits / (visits.num_starts * float(UNIT))
         scored = visits.select("list_id", item_id="other_id", score=score)
         return best(scored, settings.num_candidates, group_by=["list_id"], order_by=[ibis.desc("score"), "item_id"])
 
     def _steps(self, view: View, origins: Table) -> Table:
-        """Probability that a walk from an origin (an item in a period) ends at another item: origin_id, other_id, probability in UNITs."""
+        """Walks from each origin (an item in a period): origin_id, other_id, damped.
+
+        damped is the probability to end at the other item, in parts of UNIT, over the root of that item's number of boards.
+        """
         edges = _graph(view)
         by_item = origins.join(_degrees(view, "item_id", origins), ["period", "item_id"])
-        by_item = by_item.join(edges.select("item_id", "board_id", "in_item"), "item_id")
         # Entries are numbered by age, so those before the period are the first `total` ones and the newest of them the last.
-        by_item = by_item.filter((by_item.in_item <= by_item.total) & (by_item.in_item > by_item.total - BOARDS_AN_ITEM))
+        by_item = newest(by_item, "total", BOARDS_AN_ITEM, "in_item")
+        by_item = by_item.join(edges.select("item_id", "board_id", "in_item"), ["item_id", "in_item"])
         first = by_item.select("origin_id", "board_id", "period", fan=ibis.least(by_item.total, BOARDS_AN_ITEM))
         first = view.engine.keep("walk_first", first)
         stops = view.engine.keep("walk_stops", _with_id(first.select("board_id", "period").distinct(), "stop_id"))
         by_board = stops.join(_degrees(view, "board_id", stops), ["period", "board_id"])
-        by_board = by_board.join(edges.select("board_id", "in_board", other_id="item_id"), "board_id")
-        by_board = by_board.filter((by_board.in_board <= by_board.total) & (by_board.in_board > by_board.total - ITEMS_A_BOARD))
+        by_board = newest(by_board, "total", ITEMS_A_BOARD, "in_board")
+        by_board = by_board.join(edges.select("board_id", "in_board", other_id="item_id"), ["board_id", "in_board"])
         second = by_board.select("stop_id", "other_id", board_fan=ibis.least(by_board.total, ITEMS_A_BOARD))
         second = view.engine.keep("walk_second", second)
         first = view.engine.keep("walk_to_stops", first.join(stops, ["board_id", "period"]).select("origin_id", "stop_id", "fan"))
         paths = first.join(second, "stop_id")
         share = (ibis.literal(float(UNIT)) / (paths.fan * paths.board_fan)).floor().cast("float64")
-        return paths.group_by(["origin_id", "other_id"]).aggregate(probability=share.sum())
+        ends = paths.group_by(["origin_id", "other_id"]).aggregate(probability=share.sum())
+        ends = view.engine.keep("walk_ends", ends.join(origins.select("origin_id", "period"), "origin_id"))
+        degrees = _degrees(view, "item_id", origins).select("period", "total", other_id="item_id")
+        ends = ends.join(view.engine.keep("walk_degrees", degrees), ["period", "other_id"])
+        return ends.select("origin_id", "other_id", damped=(ends.probability / ends.total.cast("float64").sqrt()).floor().cast("float64"))
 
     def shown_items(self, view: View, wanted: Table) -> Table:
         own = view.entries.select("item_id", "entry", condition_id="board_id")
-        joined = wanted.join(own, "condition_id")
-        joined = joined.filter((joined.entry <= joined.state) & (joined.entry > joined.state - view.settings.board.recent_items))
+        joined = newest(wanted, "state", view.settings.board.recent_items, "entry").join(own, ["condition_id", "entry"])
         return joined.select("condition_id", "state", "item_id", place="entry")
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ibis
 
-from clrflow.bootstrap.engine import Table, best, period_of, period_seconds, place_in
+from clrflow.bootstrap.engine import Table, best, newest, period_of, period_seconds, place_in, total
 from clrflow.bootstrap.generators.base import View
 from clrflow.bootstrap.statistics import as_of
 from clrflow.contracts import INTEREST
@@ -51,8 +51,8 @@ class InterestGenerator:
         carried = carried.group_by(["query_id", "period", "interest_id"]).aggregate(n=carried.count(), num_items=carried.item_id.nunique())
         carried = carried.filter(carried.num_items >= LEAST_ITEMS).join(sizes, "query_id")
         base = view.popularity.join(view.item_interests.select("item_id", "interest_id"), "item_id")
-        base = base.group_by(["period", "interest_id"]).aggregate(interest_total=base.total.sum())
-        totals = view.popularity.group_by("period").aggregate(all_total=view.popularity.total.sum())
+        base = base.group_by(["period", "interest_id"]).aggregate(interest_total=total(base.total))
+        totals = view.popularity.group_by("period").aggregate(all_total=total(view.popularity.total))
         base = base.join(totals, "period")
         joined = carried.left_join(base, ["period", "interest_id"])
         share = joined.n / joined.num_recent
@@ -69,7 +69,7 @@ class InterestGenerator:
         keys = ["condition_id", "period"]
 
         popular = asked.join(carried.join(view.popularity, "item_id"), keys)
-        sums = popular.group_by("list_id").aggregate(all_total=popular.total.sum())
+        sums = popular.group_by("list_id").aggregate(all_total=total(popular.total))
         popular = best(popular, num_popular, group_by=["list_id"], order_by=[ibis.desc("total"), "item_id"]).join(sums, "list_id")
         popular = popular.select("list_id", "item_id", "rank", score=popular.total / popular.all_total)
         if num_fresh == 0:
@@ -81,8 +81,8 @@ class InterestGenerator:
         born = born.mutate(period=period_of(born.created_at, period_s), number=place_in(["created_at", "item_id"], "condition_id") + 1)
         born = view.engine.keep("interest_births", born.select("condition_id", "item_id", "period", "number"))
         known = as_of(born.group_by(["condition_id", "period"]).aggregate(n=born.count()), asked, "condition_id")
-        fresh = asked.join(known, keys).join(born.select("condition_id", "item_id", "number"), "condition_id")
-        fresh = fresh.filter((fresh.number <= fresh.total) & (fresh.number > fresh.total - settings.num_candidates))
+        fresh = newest(asked.join(known, keys), "total", settings.num_candidates, "number")
+        fresh = fresh.join(born.select("condition_id", "item_id", "number"), ["condition_id", "number"])
         fresh = fresh.anti_join(popular, ["list_id", "item_id"])
         fresh = best(fresh, num_fresh, group_by=["list_id"], order_by=[ibis.desc("number")])
         counts = popular.group_by("list_id").aggregate(num_popular=popular.count())

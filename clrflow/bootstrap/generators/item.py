@@ -56,7 +56,9 @@ class ItemGenerator:
     def candidates(self, view: View, wanted: Table) -> Table:
         edges = self._edges(view)
         own = view.popularity.select("period", condition_id="item_id", own_total="total")
-        lists = view.engine.keep("item_lists", wanted.join(own, ["condition_id", "period"]).select("list_id", "condition_id", "period", "own_total"))
+        lists = view.engine.keep(
+            "item_lists", wanted.join(own, ["condition_id", "period"]).select("list_id", "condition_id", "period", "own_total")
+        )
         known = lists.select("list_id", "period", item_id="condition_id").join(edges, "item_id")
         known = known.filter(known.since < known["period"])
         counts = known.group_by(["list_id", "other_id"]).aggregate(n=known.n.sum())
@@ -80,7 +82,9 @@ class ItemGenerator:
         later = learnt.view().select("user_id", "seq", "period", other_id="item_id")
         pairs = ahead.join(later, ["user_id", "seq"])
         pairs = pairs.filter(pairs.item_id != pairs.other_id)
-        both = pairs.select("item_id", "other_id", since="period").union(pairs.select(item_id="other_id", other_id="item_id", since="period"))
+        both = pairs.select("item_id", "other_id", since="period").union(
+            pairs.select(item_id="other_id", other_id="item_id", since="period")
+        )
         return view.engine.keep(name, both.group_by(["item_id", "other_id", "since"]).aggregate(n=both.count().cast("float64")))
 
 
@@ -93,9 +97,7 @@ def _content_vectors(view: View) -> tuple[Ints, np.ndarray]:
     return ids, vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
 
 
-def _medoids_of(
-    queries: Ints, items: Ints, starts: Ints, ends: Ints, item_ids: Ints, vectors: np.ndarray, view: View
-) -> pa.Table:
+def _medoids_of(queries: Ints, items: Ints, starts: Ints, ends: Ints, item_ids: Ints, vectors: np.ndarray, view: View) -> pa.Table:
     length, num_medoids = view.settings.item.recent_items, view.settings.item.max_conditions
     places = starts[:, None] + np.arange(length)[None, :]
     valid = places < ends[:, None]

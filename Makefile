@@ -46,6 +46,10 @@ lint: $(STAMP) ## Style, format, types and the one-way dependencies
 e2e: $(STAMP) ## Only the end-to-end run on a small synthetic log
 	$(BIN)/python -m pytest -m e2e
 
+.PHONY: bench
+bench: $(STAMP) ## Measure retrieval quality beside the baselines (a table and JSON; SIZE=full takes about half an hour)
+	$(BIN)/python -m benchmarks.quality --size $(or $(SIZE),small) --json benchmarks/results/quality-$(or $(SIZE),small).json
+
 .PHONY: docs
 docs: $(STAMP) ## Write again what is generated: components' parameter tables, the picture of the DAG
 	$(BIN)/python -m components.readmes

@@ -34,6 +34,7 @@ class Progress:
         self.stream = stream or sys.stdout
         self.live = self.stream.isatty()
         self.done = 0
+        self.shown = -1
         self.note = ""
         self.started = time.monotonic()
         self.printed = self.started
@@ -48,7 +49,8 @@ class Progress:
             self._print(now, end="\r" if self.live else "\n")
 
     def close(self) -> None:
-        self._print(time.monotonic(), end="\n")
+        if self.live or self.done != self.shown:
+            self._print(time.monotonic(), end="\n")
 
     def __enter__(self) -> Progress:
         return self
@@ -57,6 +59,7 @@ class Progress:
         self.close()
 
     def _print(self, now: float, end: str) -> None:
+        self.shown = self.done
         elapsed = max(now - self.started, 1e-9)
         rate = self.done / elapsed
         if self.total:

@@ -73,6 +73,7 @@ def load_config(preset: str = "", file: str = "", overrides: Sequence[str] = ())
         if preset not in PRESETS:
             raise ConfigError(f"preset {preset!r} is unknown{_closest(preset, list(PRESETS))}; there are {', '.join(PRESETS)}.")
         raw, source = PRESETS[preset]().model_dump(mode="json"), f"preset {preset}"
+    _refuse_other_than_parts(raw, source)
     for override in overrides:
         _apply_override(raw, override)
     return parse_config(raw, source)
@@ -80,14 +81,22 @@ def load_config(preset: str = "", file: str = "", overrides: Sequence[str] = ())
 
 def parse_config(raw: Any, source: str) -> PipelineConfig:
     """Check a plain tree; `source` is named in the error."""
-    if not isinstance(raw, dict):
-        raise ConfigError(f"{source}: a config is a mapping of parts ({', '.join(PipelineConfig.model_fields)}), got {type(raw).__name__}.")
+    _refuse_other_than_parts(raw, source)
     try:
-        # By way of JSON: strict there takes lists for tuples, and still refuses "3" for 3.
-        return PipelineConfig.model_validate_json(json.dumps(raw), strict=True)
+        # By way of JSON: strict there takes lists for tuples, and still refuses "3" for 3. YAML reads 2026-01-01 as a date; as text it is ISO.
+        return PipelineConfig.model_validate_json(json.dumps(raw, default=str), strict=True)
     except pydantic.ValidationError as error:
         problems = "\n".join(f"  {_explain(problem)}" for problem in error.errors(include_url=False))
         raise ConfigError(f"{source}: {error.error_count()} setting(s) can't be used:\n{problems}") from None
+
+
+def _refuse_other_than_parts(raw: Any, source: str) -> None:
+    if isinstance(raw, dict):
+        return
+    got = "nothing" if raw is None else type(raw).__name__
+    raise ConfigError(
+        f"{source}: a config is a mapping of parts ({', '.join(PipelineConfig.model_fields)}), got {got}; write e.g. `training: {{epochs: 3}}`."
+    )
 
 
 def _read_file(file: str) -> Any:
@@ -96,7 +105,7 @@ def _read_file(file: str) -> Any:
     except FileNotFoundError:
         raise ConfigError(f"config file {file!r} does not exist; check the path, or start from a preset with --preset demo.") from None
     except yaml.YAMLError as error:
-        raise ConfigError(f"config file {file!r} is not YAML: {error}") from None
+        raise ConfigError(f"config file {file!r} is not YAML ({_in_one_line(error)}); correct it there.") from None
 
 
 def _apply_override(tree: dict[str, Any], override: str) -> None:
@@ -106,16 +115,24 @@ def _apply_override(tree: dict[str, Any], override: str) -> None:
     try:
         value = yaml.safe_load(text) if text.strip() else ""
     except yaml.YAMLError as error:
-        raise ConfigError(f"override {override!r}: the value is not YAML ({error}); quote it.") from None
+        raise ConfigError(f"override {override!r}: the value is not YAML ({_in_one_line(error)}); quote it.") from None
     *parents, last = path.strip().split(".")
     node = tree
     for depth, name in enumerate(parents):
-        child = node.get(name)
+        where = ".".join(parents[: depth + 1])
+        known = _fields_at(parents[:depth])
+        if name not in known:
+            raise ConfigError(f"override {override!r}: there is no part {where!r}{_closest(name, known)}; there are {', '.join(known)}.")
+        # A file may leave parts out; an override reaches them all the same.
+        child = node.setdefault(name, {}) if _fields_at(parents[: depth + 1]) else None
         if not isinstance(child, dict):
-            where = ".".join(parents[: depth + 1])
-            raise ConfigError(f"override {override!r}: there is no part {where!r}{_closest(name, list(node))}.")
+            raise ConfigError(f"override {override!r}: {where!r} is one value, not a part with settings; write {where}=VALUE.")
         node = child
     node[last] = value
+
+
+def _in_one_line(error: Exception) -> str:
+    return " ".join(str(error).split())
 
 
 def _explain(problem: Any) -> str:
@@ -128,6 +145,8 @@ def _explain(problem: Any) -> str:
         return f"{field}={shown}: unknown setting{_closest(str(problem['loc'][-1]), known)}; known here: {', '.join(known)}."
     if kind == "value_error":
         return f"{message.removeprefix('Value error, ')}."
+    if kind == "missing" and (inside := _fields_at(problem["loc"])):
+        return f"{field}: the part is missing and has no default; give its settings ({', '.join(inside)}), e.g. with --set {field}.{inside[0]}=VALUE."
     if kind == "missing":
         return f"{field}: has no value and no default; give it with --set {field}=VALUE."
     return f"{field}={shown}: {message[0].lower()}{message[1:]} (got {type(value).__name__}); set {field} to such a value."

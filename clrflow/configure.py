@@ -10,7 +10,7 @@ import html
 import json
 import re
 import secrets
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from clrflow import storage
@@ -20,6 +20,7 @@ from clrflow.steps import Run
 
 _MACRO = re.compile(r"\[\[.*?\]\]|\{\{.*?\}\}")
 _RUN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+_FIELD = re.compile(r"[A-Za-z_]\w*(?:\.\w+)*")
 # A separator counts only where another `name=` follows, so that values may hold spaces and semicolons: data.now=2026-01-01 00:00.
 _SEPARATOR = re.compile(r"[\s;]+(?=[A-Za-z_]\w*(?:\.\w+)*=)")
 
@@ -32,6 +33,17 @@ def new_run_name() -> str:
 def split_overrides(text: str) -> list[str]:
     """`"training.epochs=3; model.dim=32"` → one string an override; separated by spaces, line ends or semicolons."""
     return [part for part in _SEPARATOR.split(text.strip(" ;\n\t")) if part]
+
+
+def join_overrides(overrides: Sequence[str]) -> str:
+    """Overrides that were given one by one as the one text that a parameter holds; one that would melt into its neighbour is refused."""
+    joined = []
+    for override in overrides:
+        path, equals, value = override.partition("=")
+        if not equals or not _FIELD.fullmatch(path.strip()):
+            raise ConfigError(f"override {override!r} is no assignment; write it as part.field=value, e.g. training.epochs=3.")
+        joined.append(f"{path.strip()}={value}")
+    return "\n".join(joined)
 
 
 def refuse_macros(parameters: Mapping[str, Any]) -> None:

@@ -7,6 +7,7 @@ complete-or-absent: under another name first, then moved (local) or put in one r
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import hashlib
 import json
@@ -56,6 +57,20 @@ def absolute(uri: str) -> str:
     return str(local_path(uri).expanduser().absolute()) if is_local(uri) else uri.rstrip("/")
 
 
+@contextlib.contextmanager
+def _place_errors(uri: str, doing: str) -> Iterator[None]:
+    """A place that can't be used is the caller's input: a path below a file, a folder for a file, no permission, a read-only disk."""
+    try:
+        yield
+    except (NotADirectoryError, IsADirectoryError, PermissionError, FileExistsError) as error:
+        raise BadInput(f"{uri}: can't be {doing} ({error.strerror or error}); check the path and who may use it, or name another one.") from error
+    except OSError as error:
+        # FileNotFoundError stays for callers who ask whether a file is there; a write that ends so has no parent that could be made.
+        if error.errno != errno.EROFS and not (doing == "written" and isinstance(error, FileNotFoundError)):
+            raise
+        raise BadInput(f"{uri}: can't be {doing} ({error.strerror}); name a place on a disk that takes files.") from error
+
+
 def exists(uri: str) -> bool:
     fs, path = filesystem(uri)
     return bool(fs.exists(path))
@@ -63,7 +78,8 @@ def exists(uri: str) -> bool:
 
 def make_folder(uri: str) -> None:
     fs, path = filesystem(uri)
-    fs.makedirs(path, exist_ok=True)
+    with _place_errors(uri, "written"):
+        fs.makedirs(path, exist_ok=True)
 
 
 def remove(uri: str) -> None:
@@ -89,7 +105,8 @@ def list_files(uri: str, suffix: str = "") -> list[str]:
 
 def read_bytes(uri: str) -> bytes:
     fs, path = filesystem(uri)
-    data: bytes = fs.cat_file(path)
+    with _place_errors(uri, "read"):
+        data: bytes = fs.cat_file(path)
     return data
 
 
@@ -100,16 +117,17 @@ def write_bytes(uri: str, data: bytes) -> None:
         fs.pipe_file(path, data)
         return
     target = Path(path)
-    target.parent.mkdir(parents=True, exist_ok=True)
     draft = target.with_name(f".{target.name}.{uuid.uuid4().hex[:8]}")
-    try:
-        with draft.open("wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        draft.replace(target)
-    finally:
-        draft.unlink(missing_ok=True)
+    with _place_errors(uri, "written"):
+        target.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            with draft.open("wb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            draft.replace(target)
+        finally:
+            draft.unlink(missing_ok=True)
 
 
 def read_json(uri: str) -> Any:
@@ -164,7 +182,8 @@ def exclusive(uri: str, waiting: Any = None) -> Iterator[None]:
         yield
         return
     folder = local_path(uri)
-    folder.mkdir(parents=True, exist_ok=True)
+    with _place_errors(uri, "written"):
+        folder.mkdir(parents=True, exist_ok=True)
     with (folder / ".lock").open("w") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

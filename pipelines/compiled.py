@@ -22,7 +22,13 @@ def compile_pipeline(path: Path, image: str = "", max_bytes: int = 500_000) -> i
         raise BadInput(f"output {str(path)!r}: Kubeflow takes .yaml files; give a name that ends so, e.g. pipeline.yaml.")
     if not path.parent.is_dir():
         raise BadInput(f"output {str(path)!r}: the folder {str(path.parent)!r} does not exist; create it first.")
+    if path.is_dir():
+        raise BadInput(f"output {str(path)!r} is a folder; give the name of a file.")
     draft = path.with_name(f".{path.name}.draft.yaml")
+    try:
+        draft.touch()
+    except OSError as error:
+        raise BadInput(f"output {str(path)!r} can't be written ({error.strerror}); give a place where this user may write.") from None
     try:
         compiler.Compiler().compile(conditional_retrieval, str(draft))
         if image:

@@ -30,6 +30,11 @@ def error(text: str) -> None:
     print(f"{mark}: {text}", file=sys.stderr, flush=True)
 
 
+def note(text: str) -> None:
+    """Something that a person should know of a result that is right all the same; on stderr, so that stdout stays what was asked for."""
+    print(f"note: {text}", file=sys.stderr, flush=True)
+
+
 def print_json(value: Any) -> None:
     print(json.dumps(value, indent=2, default=str, allow_nan=False), flush=True)
 

@@ -74,8 +74,10 @@ def _failure(output: StepOutput, failure_uri: str, log: str, kfp_message: str) -
         return StepFailed(f"step {failure['step']} failed: {kind}{failure['message']}{hint}\nFull log: {log}", failure["exit_code"])
     if output.failed == "configure":
         # Settings are refused before the run exists, so nobody wrote the failure down; the last line of the traceback says it.
+        # A process that was killed left no such line, and its settings are none the worse.
         lines = [line.strip() for line in Path(log).read_text().splitlines() if "Error: " in line or "BadInput: " in line]
-        return StepFailed(f"settings refused: {lines[-1].partition(': ')[2] if lines else kfp_message}\nFull log: {log}", 2)
+        if lines:
+            return StepFailed(f"settings refused: {lines[-1].partition(': ')[2]}\nFull log: {log}", 2)
     if output.failed:
         how = "was killed (by hand, or by the system when memory ran out)" if output.killed else "ended without saying why"
         return StepFailed(f"step {output.failed} {how}. {again}\nFull log: {log}")

@@ -82,6 +82,8 @@ class Retriever:
 
         A user that the index doesn't know has an empty history; an item, board or interest that it doesn't know is refused.
         """
+        if not -(2**63) <= user_id < 2**63:
+            raise BadInput(f"user {user_id}: the id does not fit 64 bits, so no table holds it; ids are int64.")
         if not 1 <= k <= MAX_K:
             raise BadInput(f"k={k}: ask for 1 to {MAX_K} items.")
         if len(conditions) > MAX_CONDITIONS:
@@ -93,6 +95,10 @@ class Retriever:
         asked = [np.append(seen, condition.id) if condition.type == ITEM else seen for condition in conditions]
         ids, scores = self.bundle.search(vectors, k, exclude=asked)
         return [Answer(self.describe(condition), self._rows(ids[at], scores[at])) for at, condition in enumerate(conditions)]
+
+    def knows(self, user_id: int) -> bool:
+        """Whether the index holds a history of this user; others are answered as someone who has done nothing yet."""
+        return _where(self._users, "user_id", user_id) is not None
 
     @torch.no_grad()
     def vectors(self, state: dict[str, Any], conditions: Sequence[Condition]) -> np.ndarray[Any, np.dtype[np.float32]]:

@@ -62,6 +62,11 @@ def train_job(spec: JobSpec) -> None:
         )
     collator = Collator(requests, catalogue, settings.num_negatives, settings.condition_softness)
     plan = EpochPlan(rows=rows, batch_size=settings.batch_size, world_size=dist.get_world_size(), seed=settings.seed)
+    if plan.num_dropped > settings.max_dropped_share * len(rows):
+        raise DataError(
+            f"training.max_dropped_share={settings.max_dropped_share}: {plan.num_dropped} of {len(rows)} requests would be left out of each epoch, as "
+            f"they don't fill a step of {plan.local_batch} requests on each of {plan.world_size} processes; lower training.batch_size."
+        )
     stop = StopSignal()
     if dist.get_rank() == 0:
         sizes = catalogue.sizes.rows(config.model)

@@ -51,6 +51,9 @@ class TrainingSettings(Settings):
     """Epochs without a better validation metric before a schedule ends; the best epoch's weights are kept."""
     num_processes: int = pydantic.Field(default=1, ge=1)
     """Processes of torchrun on this machine; each has its own shard of the tables."""
+    max_dropped_share: float = pydantic.Field(default=0.5, ge=0, le=1)
+    """All processes take equally many steps, so requests that don't fill a last step are left out of an epoch (others each time); a larger
+    share than this fails the job."""
     checkpoint_every_steps: int = pydantic.Field(default=500, ge=1)
     """Steps between checkpoints, beside the one at each epoch's end."""
     serving_table_bits: Literal[8, 32] = 8

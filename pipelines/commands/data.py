@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from typing import Annotated, Any
 
@@ -28,7 +29,7 @@ def check(
     from clrflow.config import load_config
     from clrflow.data.validate import check as check_tables
 
-    settings = load_config(preset or ("" if config else "small"), config, [*(set_ or ()), f"data.tables={uri}"]).data
+    settings = load_config(preset or ("" if config else "small"), config, [*(set_ or ()), f"data.tables={json.dumps(uri)}"]).data
     check_tables(uri, settings)
 
 

@@ -31,9 +31,12 @@ def command(
     from clrflow.serving.query import Retriever, parse_condition
 
     conditions = [parse_condition(text) for text in condition or ()]
-    answers = Retriever.load(index).query(user, conditions, k)
+    retriever = Retriever.load(index)
+    answers = retriever.query(user, conditions, k)
+    if not retriever.knows(user):
+        console.note(f"the index knows no user {user}; these are answers for someone without a history.")
     if as_json:
-        console.print_json({"user": user, "answers": [as_plain(answer) for answer in answers]})
+        console.print_json({"user": user, "known": retriever.knows(user), "answers": [as_plain(answer) for answer in answers]})
     else:
         print_answers(answers)
 

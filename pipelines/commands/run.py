@@ -35,10 +35,13 @@ def command(
     Example: clrflow run --preset small --set data.tables=my/tables --set training.epochs=3 --workspace my/workspace
     """
     from clrflow import storage
-    from clrflow.configure import configure_run, new_run_name
+    from clrflow.configure import configure_run, join_overrides, new_run_name
+    from clrflow.errors import ConfigError
     from pipelines.local_runner import run_locally
 
-    overrides = "\n".join(set_ or ())
+    if preset and config:
+        raise ConfigError(f"--preset {preset} and --config {config} were both given; give one, and use --set for differences.")
+    overrides = join_overrides(set_ or ())
     preset = preset if preset or config or resume else "small"
     workspace = storage.absolute(workspace or (DEMO_WORKSPACE if preset == "demo" else WORKSPACE))
     if config and storage.is_local(config):

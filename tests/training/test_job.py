@@ -20,7 +20,11 @@ from clrflow import storage
 from clrflow.errors import ConfigError
 from clrflow.manifest import Manifest
 from clrflow.serving.tables import load_model
-from clrflow.steps import execute
+from clrflow.steps import Run, execute
+from clrflow.training import job
+from clrflow.training.catalogue import load_catalogue
+from clrflow.training.checkpoints import Checkpoints
+from clrflow.training.vectors import item_tokens_and_vectors
 from tests.training import world
 
 
@@ -87,6 +91,20 @@ def test_one_and_two_processes_hold_the_same_items_and_queries(trained: Manifest
         assert one.sort_values(keys).values.tolist() == two.sort_values(keys).values.tolist()
 
 
+@pytest.mark.usefixtures("group")
+def test_a_checkpoint_of_two_processes_loads_on_one_and_gives_the_same_vectors(trained: Manifest) -> None:
+    run = Run.load(storage.join(trained.uri, "..", "..", "..", "runs", "test"))
+    inputs = {name: Manifest.load(uri) for name, uri in storage.read_json(storage.join(trained.uri, "job.json"))["inputs"].items()}
+    catalogue = load_catalogue(inputs["validate_data"], inputs["bootstrap"], inputs["semantic_ids"], run.config.model)
+    model = job.build(run, catalogue)
+    path = Path(storage.join(trained.uri, trained.facts["checkpoint"]))
+    Checkpoints(str(path.parent)).load(model, name=path.name)
+    model.wrapped.eval()
+    _, vectors = item_tokens_and_vectors(model, catalogue)
+    written = np.stack(pq.read_table(trained.output("item_vectors"))["vector"].to_numpy())
+    np.testing.assert_allclose(vectors, written, atol=1e-6)
+
+
 def test_a_trained_result_can_be_the_frozen_table_of_the_next(trained: Manifest, tmp_path: Path) -> None:
     settings = world.config(training__schedule="delayed", training__epochs=2, training__frozen_table_from=trained.uri)
     manifest = execute("train", world.make_run(str(tmp_path), settings).uri, world.make_inputs(str(tmp_path))).manifest
@@ -120,6 +138,21 @@ def test_after_kill_9_the_same_command_goes_on_from_the_last_checkpoint(tmp_path
     (manifest,) = tmp_path.glob("steps/train/*/manifest.json")
     history: list[dict[str, Any]] = json.loads((manifest.parent / "curves.json").read_text())["schedules"]["co_train"]["history"]
     assert [figures["epoch"] for figures in history] == list(range(1, 5))
+
+
+def test_sigterm_makes_all_processes_save_the_same_step_and_the_same_command_goes_on(tmp_path: Path) -> None:
+    settings = world.config(training__epochs=200, training__patience=200, training__num_processes=2, training__batch_size=8)
+    run = world.make_run(str(tmp_path), settings)
+    code = f"from clrflow.steps import execute; execute('train', {run.uri!r}, {world.make_inputs(str(tmp_path))!r})"
+    step = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=os.environ)
+    _wait_for_checkpoint(tmp_path, step=7)  # the one at the first epoch's end
+    step.send_signal(signal.SIGTERM)
+    _, errors = step.communicate(timeout=120)
+    assert step.returncode != 0
+    assert "told to stop in epoch" in errors
+    said = int(errors.split("after step ")[1].split(";")[0])
+    saved = max(int(path.parent.name.split("-")[1]) for path in tmp_path.glob("steps/train/*/checkpoints/co_train/step-*/complete.json"))
+    assert saved == said
 
 
 def _wait_for_checkpoint(folder: Path, step: int) -> None:

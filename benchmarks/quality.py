@@ -25,7 +25,8 @@ from clrflow.steps import STEPS, Run, execute
 TABLES, WORKSPACE = "demo/tables", os.environ.get("CLRFLOW_BENCH_WORKSPACE", "demo/workspace")
 CUT_DAYS = 10.75
 """Validation and test each take this much of the 215 days: a tenth of the time is held out."""
-SOFTNESS = (0.0, 0.03, 0.08, 0.2)
+SOFTNESS = (0.0, 0.05, 0.15, 0.3)
+"""Of all types of conditions alike."""
 SEEDS = (1, 2)
 MODELS = ("model", "popularity", "itemknn", "als", "heuristic_interest", "heuristic_item", "heuristic_board", "heuristic_all")
 
@@ -92,7 +93,8 @@ def measure(size: str) -> Result:
                 conditions_row(f"last block, seed {seed}", more["evaluate"].metrics),
             ]
         for softness in SOFTNESS:
-            more = evaluated(f"softness-{softness}", f"training.condition_softness={softness}", "training.schedule=co_train")
+            alike = ", ".join(f"{kind}: {softness}" for kind in ("interest", "item", "board"))
+            more = evaluated(f"softness-{softness}", f"training.condition_softness={{{alike}}}", "training.schedule=co_train")
             rows.append(conditions_row(f"softness {softness}", more["evaluate"].metrics))
         steered = [row["condition match@10"] for row in rows if str(row["protocol"]).startswith("softness")]
         falls = all(before > after for before, after in itertools.pairwise(steered))

@@ -146,7 +146,7 @@ def _explain(problem: Any) -> str:
     if kind == "value_error":
         return f"{message.removeprefix('Value error, ')}."
     if kind == "missing" and (inside := _fields_at(problem["loc"])):
-        return f"{field}: the part is missing and has no default; give its settings ({', '.join(inside)}), e.g. with --set {field}.{inside[0]}=VALUE."
+        return f"{field}: has no value and no default; write that part, or give --set {field}.NAME=VALUE with NAME one of {', '.join(inside)}."
     if kind == "missing":
         return f"{field}: has no value and no default; give it with --set {field}=VALUE."
     return f"{field}={shown}: {message[0].lower()}{message[1:]} (got {type(value).__name__}); set {field} to such a value."

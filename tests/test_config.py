@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from clrflow.config import PipelineConfig, load_config, parse_config
-from clrflow.errors import ConfigError
+from clrflow.errors import BadInput, ConfigError
 from clrflow.presets import PRESETS
 
 
@@ -155,3 +155,47 @@ def test_every_setting_says_what_it_means() -> None:
 
     visit(PipelineConfig, "")
     assert undescribed == []
+
+
+def test_an_override_reaches_a_part_that_the_file_leaves_out(tmp_path: Path) -> None:
+    file = tmp_path / "config.yaml"
+    file.write_text("training: {epochs: 5}\n")
+    config = load_config(file=str(file), overrides=["data.tables=/t", "bootstrap.request.max_targets=4"])
+    assert config.training.epochs == 5
+    assert config.data.tables == "/t"
+    assert config.bootstrap.request.max_targets == 4
+
+
+def test_a_setting_is_not_taken_for_a_part() -> None:
+    assert "'training.epochs' is one value, not a part with settings; write training.epochs=VALUE" in refusal("training.epochs.x=1")
+
+
+def test_a_date_may_be_written_without_quotes() -> None:
+    # YAML makes a date of it; the setting is an ISO time as text.
+    assert load_config("small", overrides=["data.now=2026-01-01"]).data.now == "2026-01-01"
+    assert load_config("small", overrides=["data.now=2026-01-01T12:00:00"]).data.now == "2026-01-01 12:00:00"
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "a config is a mapping of parts .*got nothing"),
+        (b"- training", "a config is a mapping of parts .*got list"),
+        (b"training: [1, 2", "is not YAML"),
+        (b"\x00\x01", "is not YAML"),
+        (b"training: 3", "training=3: input should be an object"),
+        (b"training: {epochs: 3}", r"data: has no value .*--set data\.NAME=VALUE.*tables"),
+    ],
+)
+def test_a_file_that_holds_no_config_is_refused_in_few_lines(tmp_path: Path, content: bytes, message: str) -> None:
+    file = tmp_path / "config.yaml"
+    file.write_bytes(content)
+    overrides = [] if b"epochs" in content else ["data.tables=/t"]
+    with pytest.raises(ConfigError, match=message) as caught:
+        load_config(file=str(file), overrides=overrides)
+    assert str(caught.value).count("\n") <= 1
+
+
+def test_a_folder_is_no_config_file(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match="can't be read"):
+        load_config(file=str(tmp_path))

@@ -8,7 +8,7 @@ import pytest
 
 from clrflow import storage
 from clrflow.config import load_config
-from clrflow.configure import configure_run, new_run_name, page, split_overrides
+from clrflow.configure import configure_run, join_overrides, new_run_name, page, split_overrides
 from clrflow.errors import BadInput, ConfigError
 from clrflow.steps import Run
 
@@ -116,3 +116,14 @@ def test_the_page_of_settings_shows_what_differs_first_and_obeys_no_markup(tmp_p
     assert "<b>x" not in html
     # epochs (9, default 4) differs, seed doesn't.
     assert html.index("training.epochs") < html.index("training.seed")
+
+
+def test_overrides_given_one_by_one_stay_apart() -> None:
+    joined = join_overrides(["data.tables=a b", "training.epochs = 3", "data.now="])
+    assert split_overrides(joined) == ["data.tables=a b", "training.epochs= 3", "data.now="]
+
+
+@pytest.mark.parametrize("override", ["training.epochs", "=3", "", "training epochs=3", "training..epochs=3"])
+def test_an_override_that_is_no_assignment_does_not_melt_into_the_one_before(override: str) -> None:
+    with pytest.raises(ConfigError, match="is no assignment; write it as part.field=value"):
+        join_overrides(["data.tables=a", override])

@@ -114,3 +114,23 @@ def test_a_lock_is_held_against_another_process_and_falls_when_its_holder_is_kil
         with storage.exclusive(str(tmp_path), waiting):
             assert waited == [True]
             holder.wait(timeout=10)
+
+
+def test_a_place_below_a_file_can_not_be_written_and_says_so(tmp_path: Path) -> None:
+    storage.write_text(str(tmp_path / "file"), "x")
+    below = str(tmp_path / "file/folder")
+    for attempt in (
+        lambda: storage.write_text(below, "y"),
+        lambda: storage.make_folder(below),
+        lambda: storage.exclusive(below).__enter__(),
+        lambda: storage.write_text("/proc/nothing/x", "y"),
+    ):
+        with pytest.raises(BadInput, match="can't be written"):
+            attempt()
+
+
+def test_a_folder_read_as_a_file_is_refused_but_an_absent_file_is_told_apart(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match="can't be read"):
+        storage.read_bytes(str(tmp_path))
+    with pytest.raises(FileNotFoundError):
+        storage.read_bytes(str(tmp_path / "absent"))

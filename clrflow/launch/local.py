@@ -24,10 +24,22 @@ BAD_INPUT, PREEMPTED = 2, 75
 """Exit codes by which a worker tells what happened: as the command line's own, and EX_TEMPFAIL for `saved, run again`."""
 
 
+LAUNCHER = "CLRFLOW_LAUNCHER_PID"
+"""Environment variable by which a worker knows who started its torchrun."""
+
+
 def die_with_parent() -> None:
-    """Ask the kernel to kill this process when its parent ends; only Linux can, elsewhere nothing happens."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    """Ask the kernel to kill this process when its parent ends; only Linux can, elsewhere nothing happens.
+
+    The kernel tells of deaths from now on only, so a worker calls this before its imports, which take seconds; and where the launcher died
+    even earlier, nobody waits for this process and it ends here.
+    """
+    if sys.platform != "linux":
+        return
+    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    launcher = os.environ.get(LAUNCHER)
+    if launcher and not os.path.exists(f"/proc/{launcher}"):
+        os._exit(1)
 
 
 def free_port() -> int:
@@ -46,7 +58,7 @@ def run_torchrun(module: str, arguments: Sequence[str], *, num_processes: int, w
         f"--rdzv-endpoint=127.0.0.1:{free_port()}", "--max-restarts=0", "--no-python", "--", sys.executable, "-u", "-m", module, *arguments,
     ]  # fmt: skip
     # One thread a process: on busy cores torch's threads spin while they wait and cost three times the time.
-    environment = {"OMP_NUM_THREADS": "1", "TORCH_CPP_LOG_LEVEL": "ERROR", **os.environ, "PYTHONUNBUFFERED": "1"}
+    environment = {"OMP_NUM_THREADS": "1", "TORCH_CPP_LOG_LEVEL": "ERROR", **os.environ, "PYTHONUNBUFFERED": "1", LAUNCHER: str(os.getpid())}
     process = subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment, preexec_fn=die_with_parent
     )

@@ -11,16 +11,17 @@ import warnings
 def main() -> int:
     """Run the job; returns the exit code, by which the launcher tells bad input from a failure."""
     warnings.filterwarnings("ignore")  # torchrec and DCP warn at each start about things that nobody here can change
+    from clrflow.launch.local import PREEMPTED, WORKER_ERROR, die_with_parent
+
+    die_with_parent()  # before torch's seconds of import: who is killed meanwhile leaves no orphan
     import torch
     import torch.distributed as dist
 
     from clrflow import storage
     from clrflow.errors import ClrflowError
-    from clrflow.launch.local import PREEMPTED, WORKER_ERROR, die_with_parent
     from clrflow.training.job import JobSpec, train_job
     from clrflow.training.loop import Preempted
 
-    die_with_parent()
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
     dist.init_process_group("cpu:gloo")
     try:

@@ -12,11 +12,13 @@ from collections.abc import Iterator
 import numpy as np
 import torch
 
+from clrflow.contracts import CONDITION_TYPES
 from clrflow.model.batch import Batch
 from clrflow.model.losses import log_inclusion
 from clrflow.training.catalogue import Catalogue
 from clrflow.training.ragged import Index, Ragged
 from clrflow.training.requests import RequestTable
+from clrflow.training.settings import ConditionSoftness
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -60,11 +62,13 @@ class Collator:
     """Turns request rows into a Batch.
 
     num_negatives uniform items are drawn a step; from as many as the catalogue has on, all items are candidates (full softmax).
-    softness is the weight with which a request's other targets count under each of its conditions.
+    softness says with which weight a request's other targets count under each of its conditions.
     """
 
-    def __init__(self, requests: RequestTable, catalogue: Catalogue, num_negatives: int, softness: float = 0.0):
-        self.requests, self.catalogue, self.softness = requests, catalogue, softness
+    def __init__(self, requests: RequestTable, catalogue: Catalogue, num_negatives: int, softness: ConditionSoftness | None = None):
+        self.requests, self.catalogue = requests, catalogue
+        by_type = softness.model_dump() if softness else {}
+        self.softness = np.array([by_type.get(name, 0.0) for name in CONDITION_TYPES], dtype=np.float32)
         self.num_negatives = min(num_negatives, len(catalogue))
         self.target_share = torch.from_numpy(catalogue.target_share)
 
@@ -83,17 +87,16 @@ class Collator:
         conditioned = wanted >= 0
         pair_of_target = np.searchsorted(_key(pairs), _key(np.stack([request_of_target, wanted], axis=1)[conditioned]))
         query_of_target[conditioned] = query_of_pair[pair_of_target]
-        if self.softness:
+        if self.softness.any():
             # What else the user wanted in this request, under every condition: the condition tilts the user's taste, it isn't a filter.
-            whole = Ragged(
-                np.flatnonzero(~conditioned),
-                np.concatenate([[0], np.cumsum(np.bincount(request_of_target[~conditioned], minlength=len(rows)))]),
-            )
+            asked = np.flatnonzero(~conditioned)
+            whole = Ragged(asked, np.concatenate([[0], np.cumsum(np.bincount(request_of_target[asked], minlength=len(rows)))]))
             also = whole.take(pairs[:, 0])
+            types = requests.condition_types[requests.conditions.offsets[rows[pairs[:, 0]]] + pairs[:, 1]]
             request_of_target = np.concatenate([request_of_target, request_of_target[also.values]])
             query_of_target = np.concatenate([query_of_target, np.repeat(query_of_pair, also.lengths)])
             items = np.concatenate([items, items[also.values]])
-            weights = np.concatenate([weights, weights[also.values] * np.float32(self.softness)])
+            weights = np.concatenate([weights, weights[also.values] * np.repeat(self.softness[types], also.lengths)])
         if self.num_negatives >= len(self.catalogue):
             negatives = np.arange(len(self.catalogue))
         else:

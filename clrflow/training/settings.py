@@ -11,6 +11,18 @@ from clrflow.settings import Settings
 Schedule = Literal["single", "co_train", "frozen", "delayed", "auto"]
 
 
+class ConditionSoftness(Settings):
+    """Weight, under each condition of a request, of the request's targets that the condition doesn't explain, by the condition's type.
+
+    0: the condition is learnt as a filter. Larger: as a tilt of the user's taste, so that the lists of several conditions add up to more and
+    each matches its condition less. Somebody who asks for an interest wants that interest; an item or a board is context.
+    """
+
+    interest: float = pydantic.Field(default=0.15, ge=0, le=1)
+    item: float = pydantic.Field(default=0.25, ge=0, le=1)
+    board: float = pydantic.Field(default=0.25, ge=0, le=1)
+
+
 class TrainingSettings(Settings):
     """The training job."""
 
@@ -42,11 +54,10 @@ class TrainingSettings(Settings):
     """Weight of the next-item loss along the history, beside the loss of the targets; 0 switches it off."""
     history_places: int = pydantic.Field(default=16, ge=1)
     """Places of each history, drawn anew each step, that predict their next item; no effect when history_loss_weight=0."""
-    conditioned_loss_weight: float = pydantic.Field(default=1.0, ge=0)
+    conditioned_loss_weight: float = pydantic.Field(default=3.0, ge=0)
     """Weight of the conditioned targets beside the unconditional ones."""
-    condition_softness: float = pydantic.Field(default=0.12, ge=0, le=1)
-    """Weight, under each condition of a request, of the request's targets that the condition doesn't explain. 0: a condition is learnt as a
-    filter; larger: as a tilt of the user's taste, so that lists of several conditions add up better and match their condition less."""
+    condition_softness: ConditionSoftness = ConditionSoftness()
+    """How much a condition tilts the user's taste instead of filtering it."""
     patience: int = pydantic.Field(default=3, ge=1)
     """Epochs without a better validation metric before a schedule ends; the best epoch's weights are kept."""
     num_processes: int = pydantic.Field(default=1, ge=1)

@@ -66,3 +66,26 @@ def test_killing_the_launcher_ends_its_workers(job: Path, tmp_path: Path) -> Non
     gone, alive = psutil.wait_procs([worker], timeout=10)
     assert alive == []
     assert gone
+
+
+def test_killing_the_launcher_while_a_worker_still_starts_leaves_no_orphan(job: Path, tmp_path: Path) -> None:
+    # The launcher is killed before the worker asks to die with its parent, as in torch's seconds of import.
+    job.write_text(
+        "import os, pathlib, time\nfrom clrflow.launch.local import die_with_parent\n"
+        f"here = pathlib.Path({str(tmp_path)!r})\n(here / 'pid').write_text(str(os.getpid()))\n"
+        "while not (here / 'killed').exists():\n    time.sleep(0.05)\n"
+        "die_with_parent()\n(here / 'worked on').touch()\ntime.sleep(120)\n"
+    )
+    code = "from clrflow.launch.local import run_torchrun; run_torchrun('job_under_test', [], num_processes=1, what='test')"
+    launcher = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=os.environ)
+    deadline = time.monotonic() + 60
+    while not (tmp_path / "pid").exists() or not (tmp_path / "pid").read_text():
+        assert time.monotonic() < deadline, "the worker never started"
+        time.sleep(0.1)
+    worker = psutil.Process(int((tmp_path / "pid").read_text()))
+    launcher.send_signal(signal.SIGKILL)
+    launcher.wait()
+    (tmp_path / "killed").touch()
+    _, alive = psutil.wait_procs([worker], timeout=10)
+    assert alive == []
+    assert not (tmp_path / "worked on").exists()

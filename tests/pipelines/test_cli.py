@@ -59,6 +59,11 @@ def test_help_is_there_within_a_second_and_names_what_exists_only() -> None:
         (["report"], ["holds no runs", "--workspace"]),
         (["report", "yesterday"], ["yesterday", "holds no run.json"]),
         (["compile", "-o", "pipeline.json"], ["pipeline.json", ".yaml"]),
+        (["compile", "-o", "/proc/pipeline.yaml"], ["/proc/pipeline.yaml", "can't be written"]),
+        (["run", "--workspace", "/proc/nothing"], ["/proc/nothing", "can't be written"]),
+        (["run", "--set", "data.tables=a", "--set", "training.epochs"], ["training.epochs", "part.field=value"]),
+        (["run", "--preset", "small", "--config", "c.yaml"], ["--preset small", "--config c.yaml", "give one"]),
+        (["query", "/proc/version", "--user", "1"], ["/proc/version"]),
     ],
 )
 def test_bad_input_ends_with_code_2_and_one_message_and_nothing_is_run(

@@ -83,3 +83,10 @@ def test_a_place_that_can_not_be_written_is_refused_with_a_way_out(tmp_path: Pat
 def test_the_parameters_of_one_step_stay_far_below_what_a_cluster_takes(compiled: Path) -> None:
     # 100 kB is the least known to break; a file carries larger settings (parameter config).
     assert len(json.dumps(parameters_of(compiled))) < 10_000
+
+
+def test_a_folder_in_the_place_of_the_file_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "pipeline.yaml").mkdir()
+    with pytest.raises(BadInput, match="is a folder"):
+        compile_pipeline(tmp_path / "pipeline.yaml")
+    assert [entry.name for entry in tmp_path.iterdir()] == ["pipeline.yaml"]

@@ -122,3 +122,11 @@ def test_a_model_of_another_tokenizer_is_refused(exact: tuple[Retriever, Manifes
     _, train = exact
     with pytest.raises(ClrflowError, match="trained with tokenizer abc"):
         load_model(train.output("serving"), tokenizer_hash="another")
+
+
+def test_a_user_whose_id_does_not_fit_is_refused_and_an_unknown_one_is_told_apart(retriever: Retriever) -> None:
+    with pytest.raises(BadInput, match="does not fit 64 bits"):
+        retriever.query(2**63, [])
+    assert retriever.knows(USER)
+    assert not retriever.knows(-(2**63))
+    assert len(retriever.query(-(2**63), [], k=3)[0].items) == 3

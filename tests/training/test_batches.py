@@ -10,6 +10,7 @@ from clrflow.training.batches import Collator, EpochPlan
 from clrflow.training.catalogue import Catalogue, load_catalogue
 from clrflow.training.ragged import Ragged
 from clrflow.training.requests import RequestTable, load_requests
+from clrflow.training.settings import ConditionSoftness
 from tests.training import world
 
 
@@ -57,6 +58,17 @@ def test_only_conditions_with_a_target_become_queries(loaded: tuple[RequestTable
     assert len(batch.target_items) == 2 * 2 * world.TARGETS
     targets_of_query_0 = (batch.target_queries == 0).sum().item()
     assert targets_of_query_0 == world.TARGETS
+
+
+def test_a_soft_condition_also_learns_the_requests_other_targets_with_the_weight_of_its_type(
+    loaded: tuple[RequestTable, Catalogue],
+) -> None:
+    requests, catalogue = loaded
+    softness = ConditionSoftness(interest=0.5, item=0.25, board=0.0)
+    batch = Collator(requests, catalogue, num_negatives=5, softness=softness).training(np.array([1]), np.random.default_rng(0))
+    # Queries 0..3 are none, interest, item, board; each conditioned one has its own target (1) and the request's three with its softness.
+    total = [batch.target_weights[batch.target_queries == query].sum().item() for query in range(4)]
+    assert total == [3.0, 1 + 3 * 0.5, 1 + 3 * 0.25, 1.0]
 
 
 def test_targets_point_at_the_items_that_the_table_names(loaded: tuple[RequestTable, Catalogue]) -> None:

@@ -146,7 +146,9 @@ def _explain(problem: Any) -> str:
     if kind == "value_error":
         return f"{message.removeprefix('Value error, ')}."
     if kind == "missing" and (inside := _fields_at(problem["loc"])):
-        return f"{field}: has no value and no default; write that part, or give --set {field}.NAME=VALUE with NAME one of {', '.join(inside)}."
+        return (
+            f"{field}: has no value and no default; write that part, or give --set {field}.NAME=VALUE with NAME one of {', '.join(inside)}."
+        )
     if kind == "missing":
         return f"{field}: has no value and no default; give it with --set {field}=VALUE."
     return f"{field}={shown}: {message[0].lower()}{message[1:]} (got {type(value).__name__}); set {field} to such a value."

@@ -82,5 +82,9 @@ class Manifest:
                 f"{folder}: manifest schema {raw.get('schema_version')}, this version reads {SCHEMA_VERSION}; "
                 "delete the folder so that the step runs again."
             )
-        raw["outputs"] = {name: Output(**value) for name, value in raw["outputs"].items()}
-        return cls(**raw)
+        outputs = {name: Output(**value) for name, value in raw["outputs"].items()}
+        if raw["uri"] != folder:  # the workspace was moved since, and what lies below the folder with it
+            for name, output in outputs.items():
+                if output.uri.startswith(f"{raw['uri']}/"):
+                    outputs[name] = dataclasses.replace(output, uri=storage.join(folder, output.uri.removeprefix(raw["uri"])))
+        return cls(**{**raw, "uri": folder, "outputs": outputs})

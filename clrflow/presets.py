@@ -19,9 +19,9 @@ def demo() -> PipelineConfig:
         bootstrap=BootstrapSettings(
             request=RequestSettings(max_targets=10, session_gap_minutes=None, max_history=200),
             split=SplitSettings(by="last_requests"),
-            # Nobody follows a genre here: they are inferred from the history that the model reads anyway. On validation the strongest one
-            # adds to the unconditioned list, further ones take away from it.
-            interest=InterestGeneratorSettings(max_conditions=1),
+            # Nobody follows a genre here: they are inferred from the history that the model reads anyway. Beyond the two strongest of
+            # 18, their lists took away from the unconditioned one on validation.
+            interest=InterestGeneratorSettings(max_conditions=2),
             granularity_days=7,
         ),
         semantic_ids=SemanticIdSettings(num_codes=256, max_epochs=20),

@@ -54,7 +54,7 @@ STEPS: dict[str, Step] = {
             name="validate_data", version=1, inputs=(), settings=("data",),
             code="clrflow.data.validate:run", outside="clrflow.data.validate:source_fingerprint",
         ),
-        Step(name="bootstrap", version=1, inputs=("validate_data",), settings=("data", "bootstrap"), code="clrflow.bootstrap.step:run"),
+        Step(name="bootstrap", version=2, inputs=("validate_data",), settings=("data", "bootstrap"), code="clrflow.bootstrap.step:run"),
         Step(name="semantic_ids", version=1, inputs=("validate_data",), settings=("semantic_ids",), code="clrflow.semantic_ids.step:run"),
         Step(
             name="train", version=1, inputs=("validate_data", "bootstrap", "semantic_ids"), settings=("data", "model", "training"),
@@ -103,12 +103,18 @@ class Run:
         from clrflow.config import parse_config
 
         raw = storage.read_json(storage.join(uri, "run.json"))
-        return cls(name=raw["name"], workspace=raw["workspace"], config=parse_config(raw["config"], source=uri))
+        # Where it lies counts, not where it lay when it was written: a workspace may be moved, or mounted elsewhere by another machine.
+        workspace, _, name = storage.absolute(uri).rstrip("/").rpartition("/runs/")
+        moved = name == raw["name"]
+        return cls(name=raw["name"], workspace=workspace if moved else raw["workspace"], config=parse_config(raw["config"], source=uri))
 
     def manifest_of(self, step: str) -> Manifest | None:
         """The finished result of a step in this run, if there is one."""
         reference = storage.join(self.uri, f"{step}.json")
-        return Manifest.load(storage.read_json(reference)["uri"]) if storage.exists(reference) else None
+        if not storage.exists(reference):
+            return None
+        key = storage.name_of(storage.read_json(reference)["uri"])
+        return Manifest.load(storage.join(self.workspace, "steps", step, key))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

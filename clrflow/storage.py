@@ -63,7 +63,9 @@ def _place_errors(uri: str, doing: str) -> Iterator[None]:
     try:
         yield
     except (NotADirectoryError, IsADirectoryError, PermissionError, FileExistsError) as error:
-        raise BadInput(f"{uri}: can't be {doing} ({error.strerror or error}); check the path and who may use it, or name another one.") from error
+        raise BadInput(
+            f"{uri}: can't be {doing} ({error.strerror or error}); check the path and who may use it, or name another one."
+        ) from error
     except OSError as error:
         # FileNotFoundError stays for callers who ask whether a file is there; a write that ends so has no parent that could be made.
         if error.errno != errno.EROFS and not (doing == "written" and isinstance(error, FileNotFoundError)):

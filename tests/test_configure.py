@@ -125,5 +125,5 @@ def test_overrides_given_one_by_one_stay_apart() -> None:
 
 @pytest.mark.parametrize("override", ["training.epochs", "=3", "", "training epochs=3", "training..epochs=3"])
 def test_an_override_that_is_no_assignment_does_not_melt_into_the_one_before(override: str) -> None:
-    with pytest.raises(ConfigError, match="is no assignment; write it as part.field=value"):
+    with pytest.raises(ConfigError, match=r"is no assignment; write it as part\.field=value"):
         join_overrides(["data.tables=a", override])

@@ -220,3 +220,17 @@ def test_two_processes_that_want_the_same_step_do_the_work_once(tmp_path: Path) 
             holder.kill()
             out, _ = waiter.communicate(timeout=30)
         assert out.splitlines()[-1].startswith("made")
+
+
+def test_a_moved_workspace_keeps_its_finished_steps_and_is_not_written_at_its_old_place(tmp_path: Path) -> None:
+    run_uri = run_with(tmp_path / "old")
+    execute("first", run_uri)
+    (tmp_path / "old").rename(tmp_path / "new")
+    moved = Run.load(str(tmp_path / "new/runs/r"))
+    assert moved.workspace == str(tmp_path / "new")
+    again = execute("first", moved.uri)
+    assert again.reused
+    assert again.manifest.output("lines") == storage.join(again.uri, "data")
+    assert storage.read_bytes(storage.join(again.manifest.output("lines"), "lines.txt")) == b"epochs 3"
+    assert moved.manifest_of("first") == again.manifest
+    assert not (tmp_path / "old").exists()

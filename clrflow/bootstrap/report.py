@@ -102,7 +102,7 @@ def _targets(report: Report, quality: Quality) -> None:
     report.table(["named by", "engagements", "share"], rows)
     if quality.num_unusable_logged:
         report.text(
-            f"{quality.num_unusable_logged:,} engagements carry a logged condition of an unknown type or without an id; "
+            f"{quality.num_unusable_logged:,} engagements carry a logged condition of an unknown type, without an id or of an unknown item; "
             "they were treated as if the log named none."
         )
     used = [source for source in SOURCES if any(source in split.sources for split in quality.splits.values())]

@@ -15,7 +15,7 @@ import ibis
 
 from clrflow.bootstrap.engine import Engine, Table, period_of, place_in, running, total
 from clrflow.bootstrap.settings import RequestSettings, SplitSettings
-from clrflow.contracts import TEST, TRAIN, VALIDATION
+from clrflow.contracts import ITEM, TEST, TRAIN, VALIDATION
 from clrflow.data.schema import EVENT_ORDER
 from clrflow.data.settings import Action
 from clrflow.errors import DataError
@@ -30,10 +30,10 @@ class Cuts:
 
 
 def time_cuts(engine: Engine, positives: Table, split: SplitSettings) -> Cuts:
-    """The cuts counted back from the newest engagement; the test span is [newest - test_days, newest]."""
-    if split.by != "time":
-        return Cuts()
+    """The cuts counted back from the newest engagement (none without one); the test span is [newest - test_days, newest]."""
     newest = engine.value(positives.timestamp.max())
+    if split.by != "time" or newest is None:
+        return Cuts()
     test_from = newest - datetime.timedelta(days=split.test_days)
     return Cuts(validation_from=test_from - datetime.timedelta(days=split.validation_days), test_from=test_from)
 
@@ -43,6 +43,15 @@ def positive_events(events: Table, actions: Sequence[Action]) -> Table:
     weights = {action.name: action.weight for action in actions if action.positive}
     chosen = events.filter(events.action.isin(list(weights)))
     return chosen.mutate(weight=chosen.action.cases(*weights.items()).cast("float64"))
+
+
+def without_unknown_conditions(positives: Table, items: Table) -> Table:
+    """Engagements whose logged condition is an item that the items table lacks (deleted, or dropped by a rule) lose its id.
+
+    Nothing can be shown of such an item, so it is unusable as a condition; the engagement itself is kept and counted as such.
+    """
+    unknown = (positives.condition_type == ITEM) & ~positives.condition_id.isin(items.item_id)
+    return positives.mutate(condition_id=unknown.ifelse(ibis.null("int64"), positives.condition_id))
 
 
 def span_of(timestamp: ibis.Value, cuts: Cuts) -> ibis.Value:

@@ -15,7 +15,14 @@ from clrflow.bootstrap.engine import Engine, period_seconds
 from clrflow.bootstrap.generators import enabled_generators
 from clrflow.bootstrap.quality import Quality, measure
 from clrflow.bootstrap.report import render
-from clrflow.bootstrap.requests import cut_into_requests, impressions, positive_events, refuse_without_training, time_cuts
+from clrflow.bootstrap.requests import (
+    cut_into_requests,
+    impressions,
+    positive_events,
+    refuse_without_training,
+    time_cuts,
+    without_unknown_conditions,
+)
 from clrflow.bootstrap.serve import ask_generators, sample_held_out
 from clrflow.bootstrap.settings import BootstrapSettings
 from clrflow.bootstrap.statistics import item_statistics
@@ -51,7 +58,7 @@ def bootstrap(
     Raises DataError when the split leaves nothing to train on.
     """
     tables = {name: engine.parquet(name, uri) for name, uri in sources.items()}
-    positives = positive_events(tables["events"], data.actions)
+    positives = without_unknown_conditions(positive_events(tables["events"], data.actions), tables["items"])
     cuts = time_cuts(engine, positives, settings.split)
     engagements, requests = cut_into_requests(
         engine, positives, request=settings.request, split=settings.split, cuts=cuts, period_s=period_seconds(settings.granularity_days)

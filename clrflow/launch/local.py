@@ -14,6 +14,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 from clrflow.errors import BadInput, ClrflowError
 from clrflow.progress import say
@@ -38,7 +39,7 @@ def die_with_parent() -> None:
         return
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     launcher = os.environ.get(LAUNCHER)
-    if launcher and not os.path.exists(f"/proc/{launcher}"):
+    if launcher and not Path(f"/proc/{launcher}").exists():
         os._exit(1)
 
 
@@ -58,7 +59,13 @@ def run_torchrun(module: str, arguments: Sequence[str], *, num_processes: int, w
         f"--rdzv-endpoint=127.0.0.1:{free_port()}", "--max-restarts=0", "--no-python", "--", sys.executable, "-u", "-m", module, *arguments,
     ]  # fmt: skip
     # One thread a process: on busy cores torch's threads spin while they wait and cost three times the time.
-    environment = {"OMP_NUM_THREADS": "1", "TORCH_CPP_LOG_LEVEL": "ERROR", **os.environ, "PYTHONUNBUFFERED": "1", LAUNCHER: str(os.getpid())}
+    environment = {
+        "OMP_NUM_THREADS": "1",
+        "TORCH_CPP_LOG_LEVEL": "ERROR",
+        **os.environ,
+        "PYTHONUNBUFFERED": "1",
+        LAUNCHER: str(os.getpid()),
+    }
     process = subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment, preexec_fn=die_with_parent
     )

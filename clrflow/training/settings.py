@@ -19,8 +19,11 @@ class ConditionSoftness(Settings):
     """
 
     interest: float = pydantic.Field(default=0.15, ge=0, le=1)
+    """Under an interest."""
     item: float = pydantic.Field(default=0.25, ge=0, le=1)
+    """Under an item."""
     board: float = pydantic.Field(default=0.25, ge=0, le=1)
+    """Under a board."""
 
 
 class TrainingSettings(Settings):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 from clrflow import storage
@@ -34,7 +35,8 @@ def run(context: StepContext) -> StepResult:
     picked = curves["schedules"][curves["picked"]]
     best = max(picked["history"], key=lambda figures: figures["score"])
     outputs = {name: Output.of(context.place(name)) for name in ("item_vectors", "query_vectors", "serving")}
-    outputs["curves"] = Output.of(context.place("curves.json"))
+    curves_uri = context.place("curves.json")
+    outputs["curves"] = dataclasses.replace(Output.of(curves_uri), fingerprint=storage.fingerprint_of(without_times(curves)))
     metrics = {
         "validation_recall@50": best["recall"],
         "validation_ndcg@10": best["ndcg"],
@@ -51,6 +53,15 @@ def run(context: StepContext) -> StepResult:
         "checkpoint": storage.join("checkpoints", checkpoint_of, picked["checkpoint"]),
     }
     return StepResult(outputs=outputs, report=training_report(curves, context.config.training).html(), metrics=metrics, facts=facts)
+
+
+def without_times(curves: dict[str, Any]) -> dict[str, Any]:
+    """What the curves say of the model alone: equal trainings have equal fingerprints, however long they took."""
+    schedules = {
+        name: {**result, "history": [{key: value for key, value in epoch.items() if key != "seconds"} for epoch in result["history"]]}
+        for name, result in curves["schedules"].items()
+    }
+    return {**{key: value for key, value in curves.items() if key != "export_s"}, "schedules": schedules}
 
 
 def tables_source(settings: TrainingSettings, workspace: str) -> str:

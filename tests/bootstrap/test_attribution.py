@@ -61,6 +61,13 @@ def test_logged_conditions_of_an_unknown_type_are_counted(outcome: Outcome) -> N
     assert outcome.quality.num_unusable_logged == 1  # "weather"; "none" is a type, the unconditional one
 
 
+def test_a_logged_item_that_the_catalogue_lacks_is_no_condition_and_is_counted(world: World) -> None:
+    build(world).event(LOGS, 2, 10, 240, condition_type="item", condition_id=777)
+    outcome = world.run(**ONLY_INTEREST)
+    assert all(one["id"] != 777 for row in outcome.rows("requests") for one in row["conditions"])
+    assert outcome.quality.num_unusable_logged == 2  # and "weather"
+
+
 def test_an_engagement_that_nothing_explains_falls_back_to_the_items_own_interest(outcome: Outcome) -> None:
     request = outcome.requests(FALLS)[0]
     assert conditioned(request, 3) == [("fallback", "interest", 7, 1.0)]  # 2 for a save, times 0.5

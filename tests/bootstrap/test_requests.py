@@ -141,3 +141,10 @@ def test_a_log_without_engagements_is_refused(world: World) -> None:
     world.event(1, 10, 0, action="impression")
     with pytest.raises(DataError, match="no row has a positive action"):
         cut(world, RequestSettings(), LAST)
+
+
+@pytest.mark.parametrize("split", [LAST, SplitSettings(by="time")])
+def test_a_log_of_impressions_only_is_refused_with_the_setting_to_check(world: World, split: SplitSettings) -> None:
+    world.event(1, 10, 0, action="impression")
+    with pytest.raises(DataError, match=r"no row has a positive action.*check data\.actions"):
+        cut(world, RequestSettings(), split)

@@ -24,6 +24,7 @@ from clrflow.steps import Run, execute
 from clrflow.training import job
 from clrflow.training.catalogue import load_catalogue
 from clrflow.training.checkpoints import Checkpoints
+from clrflow.training.step import without_times
 from clrflow.training.vectors import item_tokens_and_vectors
 from tests.training import world
 
@@ -81,6 +82,16 @@ def test_a_second_run_finds_the_result(trained: Manifest) -> None:
     again = execute("train", run, spec["inputs"])
     assert again.reused
     assert again.manifest.fingerprint == trained.fingerprint
+
+
+def test_equal_trainings_have_equal_fingerprints_however_long_they_took(trained: Manifest) -> None:
+    curves = storage.read_json(trained.output("curves"))
+    slower = json.loads(json.dumps(curves))
+    slower["export_s"] += 1
+    slower["schedules"]["co_train"]["history"][0]["seconds"] += 1
+    assert without_times(slower) == without_times(curves)
+    slower["schedules"]["co_train"]["history"][0]["loss"] += 1
+    assert without_times(slower) != without_times(curves)
 
 
 def test_one_and_two_processes_hold_the_same_items_and_queries(trained: Manifest, tmp_path: Path) -> None:

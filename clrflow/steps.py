@@ -113,8 +113,9 @@ class Run:
         reference = storage.join(self.uri, f"{step}.json")
         if not storage.exists(reference):
             return None
-        key = storage.name_of(storage.read_json(reference)["uri"])
-        return Manifest.load(storage.join(self.workspace, "steps", step, key))
+        written = storage.read_json(reference)["uri"]
+        here = storage.join(self.workspace, "steps", step, storage.name_of(written))
+        return Manifest.load(here if storage.exists(storage.join(here, FILE_NAME)) else written)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

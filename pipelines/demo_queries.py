@@ -45,7 +45,7 @@ class Example:
 def pick(bundle: str) -> Example:
     """The example that a bundle's own tables suggest; equal bundles give equal examples.
 
-    Of the users who have an item and a board as conditions and two interests in their history: the pair of interests that the fewest items share, then the
+    Of the users who have two interests, an item and a board as conditions: the pair of interests that the fewest items share, then the
     user in whose history both are strongest. Raises ClrflowError where no user has them all.
     """
     with duckdb.connect() as connection:
@@ -71,11 +71,7 @@ shared as (
     from carried a join carried b on a.item_id = b.item_id and a.interest < b.interest group by all
 ),
 wanted as (select user_id, unnest(conditions) as c from user_states),
-seen as (select user_id, len(history_items) as length, unnest(history_items) as item_id from user_states),
-liked as (
-    select user_id, interest, count(*) / any_value(length) as score
-    from seen join carried using (item_id) group by all having count(*) >= 3
-),
+liked as (select user_id, c.id as interest, c.score as score from wanted where c.type = 'interest'),
 pairs as (
     select a.user_id, a.interest as first, b.interest as second, least(a.score, b.score) as strength,
         coalesce(s.both, 0) / (x.n + y.n - coalesce(s.both, 0)) as overlap

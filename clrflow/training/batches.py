@@ -44,12 +44,6 @@ class EpochPlan:
         """Requests left out of each epoch (others each time)."""
         return len(self.rows) - self.num_steps * self.local_batch * self.world_size
 
-    def step_rows(self, epoch: int, step: int, rank: int) -> Index:
-        """The requests of one process in one step."""
-        order = np.random.default_rng([self.seed, epoch]).permutation(self.rows)
-        start = (step * self.world_size + rank) * self.local_batch
-        return order[start : start + self.local_batch]
-
     def batches(self, epoch: int, rank: int, first_step: int = 0) -> Iterator[tuple[int, Index]]:
         """(step, requests) from `first_step` on."""
         order = np.random.default_rng([self.seed, epoch]).permutation(self.rows)

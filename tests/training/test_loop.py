@@ -64,7 +64,7 @@ def test_frozen_epochs_leave_weights_and_optimizer_state_identical_and_the_first
     assert snapshot(loop.model, "lookup") == tables
     assert snapshot(loop.model, "tower") != towers
     loop.model.module.frozen_tables = False
-    loop._learn(2, 0, loop.plan.step_rows(2, 0, 0), _Meter(), frozen=False)
+    loop._learn(2, 0, next(loop.plan.batches(2, rank=0))[1], _Meter(), frozen=False)
     after = snapshot(loop.model, "lookup")
     changed = {name for name in tables if after[name] != tables[name]}
     assert {name for name in changed if "momentum" in name or "sum" in name or "exp" in name}, "the optimizer's state must move too"
@@ -111,7 +111,7 @@ def test_a_run_that_was_stopped_ends_as_an_uninterrupted_one(tmp_path: Path) -> 
 
 def test_a_half_written_checkpoint_is_not_taken_for_whole(tmp_path: Path) -> None:
     loop = make_loop(tmp_path, frozen=(False,))
-    loop._learn(0, 0, loop.plan.step_rows(0, 0, 0), _Meter(), frozen=False)
+    loop._learn(0, 0, next(loop.plan.batches(0, rank=0))[1], _Meter(), frozen=False)
     loop.checkpoints.save(loop.model, Position(global_step=1))
     loop.checkpoints.save(loop.model, Position(global_step=2))
     newest = loop.checkpoints.latest()

@@ -98,6 +98,10 @@ USER_STATES = pa.schema(
 """Each user as of the end of the data: what a server starts from. bootstrap → export_index."""
 
 
+SERVING_FORMAT_VERSION = 1
+"""Of the folder that train writes for servers (training/serving_export.py) and serving/tables.py reads."""
+
+
 def codes_schema(num_levels: int) -> pa.Schema:
     """Semantic ids: one row an item, sorted by item_id. semantic_ids → train."""
     return pa.schema([("item_id", pa.int64()), ("codes", pa.list_(pa.int32(), num_levels))])

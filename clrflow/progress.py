@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterable, Iterator
-from typing import TextIO, TypeVar
-
-T = TypeVar("T")
+from typing import TextIO
 
 
 def say(message: str) -> None:
@@ -71,11 +68,3 @@ class Progress:
         note = f" · {self.note}" if self.note else ""
         clear = "\x1b[2K" if self.live else ""
         print(f"{clear}{self.what}: {share} · {rate:,.0f} {self.unit}/s · {timing}{note}", end=end, flush=True, file=self.stream)
-
-
-def track(items: Iterable[T], what: str, total: int | None = None, unit: str = "rows") -> Iterator[T]:
-    """Iterate with progress."""
-    with Progress(what, total, unit) as progress:
-        for item in items:
-            yield item
-            progress.advance()

@@ -7,17 +7,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-
-def show(value: Any) -> str:
-    """A value as a person reads it: thousands separated, four decimals below one, a dash for nothing."""
-    # Like clrflow.reporting.report.show, which would bring matplotlib's second of import into every command.
-    if value is None:
-        return "–"
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if isinstance(value, float):
-        return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4f}" if abs(value) < 1 else f"{value:,.2f}"
-    return f"{value:,}" if isinstance(value, int) else str(value)
+from clrflow.formatting import show
 
 
 def line(text: str = "") -> None:

@@ -7,10 +7,10 @@ from typing import Any
 
 from clrflow import storage
 from clrflow.errors import BadInput
+from clrflow.formatting import show
 from clrflow.manifest import Manifest
 from clrflow.progress import duration
 from clrflow.steps import STEPS, Run
-from pipelines.console import show
 
 FILE_NAME = "report.html"
 TIMES_NAME = "times.json"

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 
-import torch
 from torch import Tensor
 
 
@@ -72,17 +71,3 @@ class Batch:
     """[C] float32: losses.log_inclusion of the candidates."""
     user_positives: Tensor
     """[B, C] bool: candidates that are targets of the request's user in this batch, in whichever request."""
-
-    @property
-    def num_requests(self) -> int:
-        return self.history.shape[0]
-
-    def to(self, device: torch.device | str) -> Batch:
-        """The same batch on another device."""
-
-        def move(value: object) -> object:
-            if isinstance(value, ItemRows):
-                return ItemRows(**{field.name: move(getattr(value, field.name)) for field in dataclasses.fields(value)})  # type: ignore[arg-type]
-            return value.to(device, non_blocking=True) if isinstance(value, Tensor) else value
-
-        return Batch(**{field.name: move(getattr(self, field.name)) for field in dataclasses.fields(self)})  # type: ignore[arg-type]

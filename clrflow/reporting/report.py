@@ -12,6 +12,8 @@ import jinja2
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from clrflow.formatting import show
+
 COLOURS = ("#2457a6", "#d9772b", "#3a8f5c", "#a23b72", "#7a6bbf", "#8a8d91", "#c2a83e", "#4aa3b8")
 """One palette for all pictures: told apart in print and by colour-blind eyes."""
 
@@ -29,17 +31,6 @@ def new_figure(width: float = 7.0, height: float = 3.2, columns: int = 1) -> tup
         ax.xaxis.label.set_fontsize(9)
         ax.yaxis.label.set_fontsize(9)
     return figure, axes
-
-
-def show(value: Any) -> str:
-    """A value as a person reads it: thousands separated, four decimals where they matter, a dash for nothing."""
-    if value is None:
-        return "–"
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if isinstance(value, float):
-        return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4f}" if abs(value) < 1 else f"{value:,.2f}"
-    return f"{value:,}" if isinstance(value, int) else str(value)
 
 
 class Report:

@@ -10,12 +10,11 @@ import torch
 from safetensors.torch import load
 
 from clrflow import storage
-from clrflow.contracts import CONDITION_TYPES
+from clrflow.contracts import CONDITION_TYPES, SERVING_FORMAT_VERSION
 from clrflow.errors import ClrflowError
 from clrflow.model.settings import ModelSettings
 from clrflow.model.user_tower import UserTower
 
-FORMAT_VERSION = 1
 Ids = np.ndarray[Any, np.dtype[np.int64]]
 
 
@@ -55,9 +54,9 @@ class ServingModel:
 def load_model(folder: str, tokenizer_hash: str | None = None) -> ServingModel:
     """Read the `model/` folder of a bundle; refuses another format and a tokenizer other than the index was made with."""
     note = storage.read_json(storage.join(folder, "model.json"))
-    if note["format_version"] != FORMAT_VERSION:
+    if note["format_version"] != SERVING_FORMAT_VERSION:
         raise ClrflowError(
-            f"{folder}: serving format {note['format_version']}, this version reads {FORMAT_VERSION}; train and export again."
+            f"{folder}: serving format {note['format_version']}, this version reads {SERVING_FORMAT_VERSION}; train and export again."
         )
     if tokenizer_hash is not None and note["tokenizer_hash"] != tokenizer_hash:
         raise ClrflowError(

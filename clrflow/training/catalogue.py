@@ -105,10 +105,7 @@ def load_catalogue(validated: Manifest, bootstrapped: Manifest, tokenized: Manif
     interest_ids = np.sort(read_table(validated.output("interests"), ["interest_id"])["interest_id"].to_numpy())
     interests = Ragged.of(items["interests"]).take(order)
     width = int(min(max(interests.lengths.max(initial=1), 1), MAX_INTERESTS_PER_ITEM))
-    first = Ragged(interests.values[::-1], np.concatenate([[0], np.cumsum(interests.lengths[::-1])])).last(
-        width
-    )  # the first `width` of each row
-    interests = Ragged(first.values[::-1], np.concatenate([[0], np.cumsum(first.lengths[::-1])]))
+    interests = interests.first(width)
     interest_rows, has_interest = Ragged(vocabulary_rows(interests.values, interest_ids), interests.offsets).padded(width)
 
     content = items["content_embedding"].combine_chunks().flatten().to_numpy().reshape(len(item_ids), -1)[order].astype(np.float32)

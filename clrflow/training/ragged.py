@@ -40,16 +40,17 @@ class Ragged:
 
     def places(self, rows: Index) -> tuple[Index, Index]:
         """Where the values of the given rows lie in the flat array, and the offsets of the rows among them."""
-        lengths = self.lengths[rows]
-        offsets = np.concatenate([[0], np.cumsum(lengths)])
-        places = np.arange(offsets[-1]) - np.repeat(offsets[:-1], lengths) + np.repeat(self.offsets[rows], lengths)
-        return places, offsets
+        return _places(self.offsets[rows], self.lengths[rows])
+
+    def first(self, count: int) -> Ragged:
+        """Each row cut to its first `count` values."""
+        places, offsets = _places(self.offsets[:-1], np.minimum(self.lengths, count))
+        return Ragged(self.values[places], offsets)
 
     def last(self, count: int) -> Ragged:
         """Each row cut to its last `count` values."""
         lengths = np.minimum(self.lengths, count)
-        offsets = np.concatenate([[0], np.cumsum(lengths)])
-        places = np.arange(offsets[-1]) - np.repeat(offsets[:-1], lengths) + np.repeat(self.offsets[1:] - lengths, lengths)
+        places, offsets = _places(self.offsets[1:] - lengths, lengths)
         return Ragged(self.values[places], offsets)
 
     def padded(self, width: int, front: bool = False) -> tuple[Array, npt.NDArray[np.bool_]]:
@@ -64,6 +65,12 @@ class Ragged:
         out[row, place] = self.values
         present[row, place] = True
         return out, present
+
+
+def _places(starts: Index, lengths: Index) -> tuple[Index, Index]:
+    """Flat places of runs of `lengths` from `starts`, and the offsets of the runs among them."""
+    offsets = np.concatenate([[0], np.cumsum(lengths)])
+    return np.arange(offsets[-1]) + np.repeat(starts - offsets[:-1], lengths), offsets
 
 
 def flattened(column: pa.ChunkedArray | pa.Array) -> tuple[pa.Array, Index]:

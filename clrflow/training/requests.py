@@ -9,7 +9,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from clrflow.contracts import BOARD, CONDITION_TYPES, INTEREST, KNOWN, ORACLE, SPLITS
+from clrflow.contracts import BOARD, CONDITION_TYPES, INTEREST, ORACLE, SPLITS
 from clrflow.data.settings import DataSettings
 from clrflow.data.tables import read_table
 from clrflow.model.settings import ModelSettings
@@ -40,7 +40,6 @@ class RequestTable:
     condition_boards: Index
     """Row of the board table; 0 unless a board condition."""
     condition_items: Ragged
-    condition_known: npt.NDArray[np.bool_]
     targets: Ragged
     """Values are 0 … number of target rows; the arrays below are indexed by them."""
     target_items: Index
@@ -71,7 +70,6 @@ def load_requests(uri: str, catalogue: Catalogue, data: DataSettings, model: Mod
     flat_conditions, condition_offsets = flattened(table["conditions"])
     types = pc.index_in(flat_conditions.field("type"), pa.array(CONDITION_TYPES)).to_numpy().astype(np.int64)
     ids = flat_conditions.field("id").to_numpy()
-    roles = flat_conditions.field("role")
     items = Ragged.of(flat_conditions.field("items")).last(MAX_CONDITION_ITEMS)
 
     flat_targets, target_offsets = flattened(table["targets"])
@@ -90,7 +88,6 @@ def load_requests(uri: str, catalogue: Catalogue, data: DataSettings, model: Mod
         condition_interests=np.where(types == CONDITION_TYPES.index(INTEREST), vocabulary_rows(ids, catalogue.interest_ids), 0),
         condition_boards=np.where(types == CONDITION_TYPES.index(BOARD), hashed_rows(ids, model.board_rows), 0),
         condition_items=Ragged(catalogue.index_of(items.values, f"{uri}: condition items"), items.offsets),
-        condition_known=pc.equal(roles, KNOWN).to_numpy(zero_copy_only=False),
         targets=Ragged(np.arange(len(request_of)), target_offsets),
         target_items=catalogue.index_of(flat_targets.field("item_id").to_numpy()[learnable], f"{uri}: targets"),
         target_conditions=flat_targets.field("condition").to_numpy()[learnable].astype(np.int64),

@@ -22,13 +22,12 @@ import torch.distributed as dist
 from safetensors.torch import save
 
 from clrflow import storage
+from clrflow.contracts import SERVING_FORMAT_VERSION
 from clrflow.model.settings import ModelSettings
 from clrflow.model.tables import BOARD, INTEREST
 from clrflow.training.catalogue import Catalogue
 from clrflow.training.sharding import ShardedModel, local_table_shards
 from clrflow.training.vectors import Vectors, share
-
-FORMAT_VERSION = 1
 
 
 @dataclasses.dataclass(frozen=True)
@@ -78,7 +77,7 @@ def write_serving(
         _save(folder, "user_tower", **tower)
         _save(folder, "interest_ids", ids=torch.from_numpy(catalogue.interest_ids.copy()))
         note = {
-            "format_version": FORMAT_VERSION, "model": settings.model_dump(mode="json"), "actions": actions, "bits": bits,
+            "format_version": SERVING_FORMAT_VERSION, "model": settings.model_dump(mode="json"), "actions": actions, "bits": bits,
             "num_shards": dist.get_world_size(), "tokenizer_hash": catalogue.tokenizer_hash, "num_items": len(catalogue), **facts,
         }  # fmt: skip
         storage.write_json(storage.join(folder, "model.json"), note)

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
+from clrflow.formatting import show
 from pipelines import console
 
 app = typer.Typer(no_args_is_help=True, help="Check input tables, or make some to try the pipeline on.")
@@ -71,4 +72,4 @@ def synthetic(
 
 def _counts(source: Mapping[str, Any]) -> str:
     """`source.json` as a line: `events 100,000, items 1,682, …`."""
-    return ", ".join(f"{name} {console.show(table['num_rows'])}" for name, table in source["tables"].items())
+    return ", ".join(f"{name} {show(table['num_rows'])}" for name, table in source["tables"].items())

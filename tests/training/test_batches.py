@@ -107,6 +107,8 @@ def test_rows_of_lists_are_taken_cut_and_padded_as_by_hand() -> None:
     rows = Ragged(np.array([1, 2, 3, 4, 5, 6]), np.array([0, 3, 3, 6]))  # [1 2 3], [], [4 5 6]
     assert rows.take(np.array([2, 1, 0])).values.tolist() == [4, 5, 6, 1, 2, 3]
     assert rows.last(2).values.tolist() == [2, 3, 5, 6]
+    assert rows.first(2).values.tolist() == [1, 2, 4, 5]
+    assert rows.first(2).offsets.tolist() == [0, 2, 2, 4]
     padded, present = rows.last(2).padded(3, front=True)
     assert padded.tolist() == [[0, 2, 3], [0, 0, 0], [0, 5, 6]]
     assert present.tolist() == [[False, True, True], [False] * 3, [False, True, True]]

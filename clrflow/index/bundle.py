@@ -102,17 +102,18 @@ def load(uri: str, verify: bool = True) -> Bundle:
     damaged, of another schema version or of another metric.
     """
     for attempt in range(_ATTEMPTS):
-        pointed = _resolve(uri)
+        pointed = resolve(uri)
         try:
             return _load(pointed, verify)
         except FileNotFoundError:
             # Between reading the pointer and the files a publisher may have moved on and removed the old version.
-            if attempt + 1 == _ATTEMPTS or _resolve(uri) == pointed:
+            if attempt + 1 == _ATTEMPTS or resolve(uri) == pointed:
                 raise ClrflowError(f"{pointed}: the bundle is incomplete, a file is missing; export or publish it again.") from None
     raise AssertionError("unreachable")
 
 
-def _resolve(uri: str) -> str:
+def resolve(uri: str) -> str:
+    """The bundle that a URI means right now, as load() takes it; BadInput when there is none."""
     uri = uri.rstrip("/")
     if storage.exists(storage.join(uri, INFO)):
         return uri

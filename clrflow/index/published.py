@@ -10,6 +10,7 @@ import dataclasses
 
 from clrflow import storage
 from clrflow.errors import ClrflowError
+from clrflow.manifest import FILE_NAME, Manifest
 
 FOLDER, POINTER, COMPLETE = "published", "current.json", "version.json"
 EVALUATION = "evaluation"
@@ -53,6 +54,19 @@ def read_published(published: str) -> Published | None:
 
 def published_folder(workspace: str) -> str:
     return storage.join(workspace, FOLDER)
+
+
+def published_train(workspace: str) -> str:
+    """URI of the train step's result that the current version serves; "" when nothing is published or the result is gone."""
+    current = read_published(published_folder(workspace))
+    fs, path = storage.filesystem(storage.join(workspace, "steps", "train"))
+    if current is None or not fs.exists(path):
+        return ""
+    for entry in fs.ls(path, detail=False):
+        folder = storage.join(workspace, "steps", "train", storage.name_of(entry))
+        if storage.exists(storage.join(folder, FILE_NAME)) and Manifest.load(folder).fingerprint == current.train:
+            return folder
+    return ""
 
 
 def is_complete(version_uri: str) -> bool:

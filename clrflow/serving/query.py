@@ -12,15 +12,13 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
 import torch
 
 from clrflow.contracts import BOARD, CONDITION_TYPES, INTEREST, ITEM, NONE
 from clrflow.errors import BadInput
 from clrflow.index.bundle import NO_ITEM, Bundle, load
 from clrflow.model.tables import hashed_rows, vocabulary_rows
-from clrflow.serving.tables import Ids, ServingModel, load_model
+from clrflow.serving.tables import Ids, KeyedTable, ServingModel, load_model
 
 MAX_CONDITIONS = 64
 MAX_K = 1000
@@ -33,10 +31,25 @@ class Condition:
     type: str
     id: int = 0
 
+    def __str__(self) -> str:
+        """As parse_condition reads it."""
+        return NONE if self.type == NONE else f"{self.type}:{self.id}"
+
+
+@dataclasses.dataclass(frozen=True)
+class Ranked:
+    """The items of one condition, best first."""
+
+    condition: Condition
+    item_ids: Ids
+    """int64 [n], n ≤ k."""
+    scores: np.ndarray[Any, np.dtype[np.float32]]
+    """float32 [n], inner product of unit vectors."""
+
 
 @dataclasses.dataclass(frozen=True)
 class Answer:
-    """The ranked items of one condition."""
+    """The ranked items of one condition, for people: with names."""
 
     condition: str
     """`interest:5 Comedy`, `item:50 Star Wars (1977)`, `none`."""
@@ -61,13 +74,16 @@ def parse_condition(text: str) -> Condition:
 
 
 class Retriever:
-    """A loaded index with its model and what is known of users, items, boards and interests."""
+    """A loaded index with its model and what is known of users, items, boards and interests.
+
+    Nothing in it changes after loading, so threads may share it.
+    """
 
     def __init__(self, bundle: Bundle, model: ServingModel):
         self.bundle, self.model = bundle, model
-        self._users = bundle.table("user_states")
-        self._items = bundle.table("items")
-        self._boards = bundle.table("boards")
+        self._users = KeyedTable(bundle.table("user_states"), "user_id")
+        self._items = KeyedTable(bundle.table("items"), "item_id")
+        self._boards = KeyedTable(bundle.table("boards"), "board_id")
         interests = bundle.table("interests")
         self._interest_names = dict(zip(interests["interest_id"].to_pylist(), interests["name"].to_pylist(), strict=True))
 
@@ -78,6 +94,13 @@ class Retriever:
         return cls(bundle, load_model(bundle.model_uri, tokenizer_hash=bundle.info["tokenizer_hash"]))
 
     def query(self, user_id: int, conditions: Sequence[Condition], k: int = 10, hide_seen: bool = True) -> list[Answer]:
+        """As search(), with names."""
+        return [
+            Answer(self.describe(found.condition), self._rows(found.item_ids, found.scores))
+            for found in self.search(user_id, conditions, k, hide_seen)
+        ]
+
+    def search(self, user_id: int, conditions: Sequence[Condition], k: int = 10, hide_seen: bool = True) -> list[Ranked]:
         """The k best items under each condition, in the conditions' order; without conditions, under `none`.
 
         A user that the index doesn't know has an empty history; an item, board or interest that it doesn't know is refused.
@@ -94,11 +117,12 @@ class Retriever:
         seen = np.asarray(state["history_items"], dtype=np.int64) if hide_seen else np.zeros(0, dtype=np.int64)
         asked = [np.append(seen, condition.id) if condition.type == ITEM else seen for condition in conditions]
         ids, scores = self.bundle.search(vectors, k, exclude=asked)
-        return [Answer(self.describe(condition), self._rows(ids[at], scores[at])) for at, condition in enumerate(conditions)]
+        kept = scores != NO_ITEM
+        return [Ranked(condition, ids[at, kept[at]], scores[at, kept[at]]) for at, condition in enumerate(conditions)]
 
     def knows(self, user_id: int) -> bool:
         """Whether the index holds a history of this user; others are answered as someone who has done nothing yet."""
-        return _where(self._users, "user_id", user_id) is not None
+        return user_id in self._users
 
     @torch.no_grad()
     def vectors(self, state: dict[str, Any], conditions: Sequence[Condition]) -> np.ndarray[Any, np.dtype[np.float32]]:
@@ -153,25 +177,23 @@ class Retriever:
         return torch.zeros(model.settings.dim)
 
     def _state(self, user_id: int) -> dict[str, Any]:
-        found = _where(self._users, "user_id", user_id)
+        found = self._users.find(user_id)
         return found or {"user_id": user_id, "history_items": [], "history_actions": [], "history_times": [], "conditions": []}
 
     def _board(self, board_id: int) -> dict[str, Any]:
-        found = _where(self._boards, "board_id", board_id)
+        found = self._boards.find(board_id)
         if found is None:
             raise BadInput(f"condition board:{board_id}: the index knows no such board; take an id of its boards table.")
         return found
 
     def _title(self, item_id: int) -> str:
-        found = _where(self._items, "item_id", item_id)
+        found = self._items.find(item_id)
         return str((found or {}).get("title") or "")
 
     def _rows(self, ids: Ids, scores: np.ndarray[Any, np.dtype[np.float32]]) -> list[tuple[int, float, str, list[str]]]:
         rows = []
         for item_id, score in zip(ids.tolist(), scores.tolist(), strict=True):
-            if score == NO_ITEM:
-                continue
-            found = _where(self._items, "item_id", item_id) or {}
+            found = self._items.find(item_id) or {}
             names = [self._interest_names.get(interest, str(interest)) for interest in found.get("interests") or []]
             rows.append((item_id, score, str(found.get("title") or ""), names))
         return rows
@@ -179,9 +201,3 @@ class Retriever:
     def _some_interests(self) -> str:
         shown = [f"{key} {name}" for key, name in list(self._interest_names.items())[:5]]
         return ", ".join(shown) + (", …" if len(self._interest_names) > 5 else "")
-
-
-def _where(table: pa.Table, column: str, value: int) -> dict[str, Any] | None:
-    """The first row with a value, as a dict."""
-    found = pc.index(table[column], pa.scalar(value, pa.int64())).as_py()
-    return table.slice(found, 1).to_pylist()[0] if found >= 0 else None

@@ -1,4 +1,6 @@
-"""Reads what training/serving_export.py wrote: the user tower's weights and quantised rows, looked up by id; safe tensors only."""
+"""What a server holds in memory, looked up by id: what training/serving_export.py wrote (the user tower's weights and quantised rows, safe
+tensors only) and the bundle's tables.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +8,7 @@ import dataclasses
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import torch
 from safetensors.torch import load
 
@@ -35,6 +38,33 @@ class QuantisedRows:
         at = torch.from_numpy(place)
         rows = self.values[at].float() * self.scales[at].unsqueeze(1)
         return rows * torch.from_numpy(found).unsqueeze(1), found
+
+
+class KeyedTable:
+    """An Arrow table whose rows are found by an int64 column, in the logarithm of its length; of equal keys the first row counts."""
+
+    def __init__(self, table: pa.Table, key: str):
+        if table[key].null_count:
+            raise ClrflowError(f"column {key} holds {table[key].null_count} nulls, so ids would turn into floats; export the index again.")
+        # Only the keys are made contiguous: the lists of all users in one array may pass Arrow's 2^31 offsets.
+        self._table, keys = table, table[key].to_numpy()
+        # Exported tables are sorted as a rule; then no second array of their length is kept.
+        self._order = None if (keys[1:] >= keys[:-1]).all() else np.argsort(keys, kind="stable")
+        self._keys = keys if self._order is None else keys[self._order]
+
+    def __contains__(self, key: int) -> bool:
+        return self._place(key) is not None
+
+    def find(self, key: int) -> dict[str, Any] | None:
+        """The row as a dict, or None."""
+        place = self._place(key)
+        return None if place is None else self._table.slice(place, 1).to_pylist()[0]
+
+    def _place(self, key: int) -> int | None:
+        at = int(np.searchsorted(self._keys, np.int64(key)))
+        if at == len(self._keys) or self._keys[at] != key:
+            return None
+        return at if self._order is None else int(self._order[at])
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

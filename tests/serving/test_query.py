@@ -12,30 +12,11 @@ from clrflow.errors import BadInput, ClrflowError
 from clrflow.manifest import Manifest
 from clrflow.serving.query import Condition, Retriever, parse_condition
 from clrflow.serving.tables import load_model
-from clrflow.steps import execute
+from tests.serving.conftest import export
 from tests.training import world
 
 USER = 3
 REQUEST = USER * world.NUM_REQUESTS + world.NUM_REQUESTS - 1
-
-
-def export(folder: Path, bits: int) -> tuple[Retriever, Manifest]:
-    """Train one epoch and export."""
-    run = world.make_run(str(folder), world.config(training__epochs=1, training__serving_table_bits=bits))
-    inputs = world.make_inputs(str(folder))
-    train = execute("train", run.uri, inputs)
-    index = execute("export_index", run.uri, {**{name: inputs[name] for name in ("validate_data", "bootstrap")}, "train": train.uri})
-    return Retriever.load(index.manifest.output("index")), train.manifest
-
-
-@pytest.fixture(scope="module")
-def exact(tmp_path_factory: pytest.TempPathFactory) -> tuple[Retriever, Manifest]:
-    return export(tmp_path_factory.mktemp("exact"), bits=32)
-
-
-@pytest.fixture(scope="module")
-def retriever(exact: tuple[Retriever, Manifest]) -> Retriever:
-    return exact[0]
 
 
 def conditions_of_request(retriever: Retriever) -> list[Condition]:

@@ -19,10 +19,14 @@ from clrflow.data.settings import DataSettings
 from clrflow.errors import ConfigError
 from clrflow.evaluation.settings import EvaluationSettings, GateSettings
 from clrflow.index.settings import IndexSettings, PublishSettings
+from clrflow.launch.settings import LaunchSettings
 from clrflow.model.settings import ModelSettings
 from clrflow.semantic_ids.settings import SemanticIdSettings
 from clrflow.settings import Settings
 from clrflow.training.settings import TrainingSettings
+
+MAX_INLINE_BYTES = 20_000
+"""Of settings that travel in a pipeline's parameter; Kubeflow takes about 100 kB for all parameters of a step together."""
 
 
 class PipelineConfig(Settings):
@@ -46,6 +50,8 @@ class PipelineConfig(Settings):
     """ANN index and quantised serving tables."""
     publish: PublishSettings = PublishSettings()
     """How many published versions are kept."""
+    launch: LaunchSettings = LaunchSettings()
+    """Where the training job runs: on this machine or on a cluster. No result depends on it, so finished steps are found whatever it says."""
 
     @pydantic.model_validator(mode="after")
     def _parts_agree(self) -> PipelineConfig:
@@ -54,12 +60,29 @@ class PipelineConfig(Settings):
                 f"model.max_history={self.model.max_history} is longer than what bootstrap keeps "
                 f"(bootstrap.request.max_history={self.bootstrap.request.max_history}); lower the first or raise the second"
             )
+        self._processes_fit_nodes()
         return self
+
+    def _processes_fit_nodes(self) -> None:
+        processes, nodes = self.training.num_processes, self.launch.nodes
+        if self.launch.launcher == "local":
+            return
+        if processes % nodes:
+            raise ValueError(
+                f"training.num_processes={processes} can't be shared evenly among launch.nodes={nodes}; make the first a multiple of the second"
+            )
+        gpus = self.launch.gpus_per_node
+        if gpus and processes // nodes > gpus:
+            raise ValueError(
+                f"training.num_processes={processes} on launch.nodes={nodes} are {processes // nodes} a node, but launch.instance="
+                f"{self.launch.instance} has {gpus} GPUs for them; lower the first to {gpus * nodes} or raise the second"
+            )
 
 
 def load_config(preset: str = "", file: str = "", overrides: Sequence[str] = ()) -> PipelineConfig:
     """The config of a preset or a YAML/JSON file (one of the two), with `part.field=value` overrides on top.
 
+    Instead of a file's URI the settings themselves may be given as JSON text: that is how they travel in a pipeline's parameter.
     Raises ConfigError naming every wrong field, its value and the remedy.
     """
     from clrflow.presets import PRESETS
@@ -67,7 +90,7 @@ def load_config(preset: str = "", file: str = "", overrides: Sequence[str] = ())
     if preset and file:
         raise ConfigError(f"preset {preset!r} and file {file!r} were both given; give one, and use --set for differences.")
     if file:
-        raw, source = _read_file(file), file
+        raw, source = _read_file(file), "settings given as text" if is_inline(file) else file
     else:
         preset = preset or "demo"
         if preset not in PRESETS:
@@ -99,7 +122,36 @@ def _refuse_other_than_parts(raw: Any, source: str) -> None:
     )
 
 
+def with_overrides(config: PipelineConfig, overrides: Sequence[str]) -> PipelineConfig:
+    """The config with `part.field=value` overrides on top; raises as load_config does."""
+    raw = config.model_dump(mode="json")
+    for override in overrides:
+        _apply_override(raw, override)
+    return parse_config(raw, "settings with overrides")
+
+
+def is_inline(file: str) -> bool:
+    """Whether it is settings as JSON text, not the name of a file."""
+    return file.lstrip().startswith("{")
+
+
+def read_inline(text: str) -> Any:
+    """Settings given as JSON text; larger ones than MAX_INLINE_BYTES are refused, since all parameters of a step travel in one object."""
+    size = len(text.encode())
+    if size > MAX_INLINE_BYTES:
+        raise ConfigError(
+            f"settings given as text have {size:,} bytes, more than {MAX_INLINE_BYTES:,}; put them into a file that every pod can read "
+            "(s3://bucket/config.yaml, a mounted path) and give its URI as config."
+        )
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError as error:
+        raise ConfigError(f"settings given as text are not JSON ({error}); give a file's URI, or correct them.") from None
+
+
 def _read_file(file: str) -> Any:
+    if is_inline(file):
+        return read_inline(file)
     try:
         return yaml.safe_load(storage.read_bytes(file))
     except FileNotFoundError:
@@ -144,7 +196,9 @@ def _explain(problem: Any) -> str:
         known = _fields_at(problem["loc"][:-1])
         return f"{field}={shown}: unknown setting{_closest(str(problem['loc'][-1]), known)}; known here: {', '.join(known)}."
     if kind == "value_error":
-        return f"{message.removeprefix('Value error, ')}."
+        # A check of one field knows its value only; one of a whole part names its fields itself.
+        place = f"{field}: " if isinstance(value, str | int | float) else ""
+        return f"{place}{message.removeprefix('Value error, ')}."
     if kind == "missing" and (inside := _fields_at(problem["loc"])):
         return (
             f"{field}: has no value and no default; write that part, or give --set {field}.NAME=VALUE with NAME one of {', '.join(inside)}."

@@ -5,17 +5,19 @@ Empty texts and zeros mean "as in the preset", since a pipeline's parameters alw
 
 from __future__ import annotations
 
-import datetime
 import html
 import json
 import re
-import secrets
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from clrflow import lock as locks
 from clrflow import storage
-from clrflow.config import PipelineConfig, load_config, parse_config
+from clrflow.config import PipelineConfig, is_inline, load_config, parse_config, read_inline, with_overrides
 from clrflow.errors import BadInput, ConfigError
+from clrflow.index.published import published_train
+from clrflow.progress import say
+from clrflow.run_names import name_for_job, new_run_name
 from clrflow.steps import Run
 
 _MACRO = re.compile(r"\[\[.*?\]\]|\{\{.*?\}\}")
@@ -25,9 +27,9 @@ _FIELD = re.compile(r"[A-Za-z_]\w*(?:\.\w+)*")
 _SEPARATOR = re.compile(r"[\s;]+(?=[A-Za-z_]\w*(?:\.\w+)*=)")
 
 
-def new_run_name() -> str:
-    """UTC time and a short id, so that names sort by time: `20261130-061500-1f3a`."""
-    return f"{datetime.datetime.now(datetime.UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
+def is_name(text: str) -> bool:
+    """Whether a run or a lock may be called so: it becomes a folder's or a file's name."""
+    return _RUN_NAME.fullmatch(text) is not None
 
 
 def split_overrides(text: str) -> list[str]:
@@ -66,42 +68,72 @@ def configure_run(
     run_name: str = "",
     shortcuts: Mapping[str, Any] | None = None,
     overrides: str = "",
+    job: str = "",
+    lock: str = "",
 ) -> Run:
     """Resolve the parameters and save the run; `shortcuts` are overrides whose "" and 0 mean unset.
 
-    Of `resume`, `config` and `preset` the first that is given decides where the settings start. Raises BadInput or ConfigError.
+    Of `resume`, `config` and `preset` the first that is given decides where the settings start. `job` is Kubeflow's id of the run: without
+    `run_name` it gets a name that the exit handler and a retried step find again by it. `lock` is the name of a lock that the run must hold;
+    while another run holds it, the run is saved with `held_by`, and its steps do nothing. Raises BadInput or ConfigError.
     """
     shortcuts = shortcuts or {}
-    given = {"preset": preset, "config": config, "resume": resume, "workspace": workspace, "run_name": run_name, **shortcuts}
-    refuse_macros({**given, "overrides": overrides})
+    given = {"preset": preset, "resume": resume, "workspace": workspace, "run_name": run_name, "job": job, "lock": lock, **shortcuts}
+    refuse_macros({**given, **_texts_of(config), "overrides": overrides})
     if not workspace:
         raise BadInput(
             'parameter workspace="": results need a place. Give the URI of a folder, e.g. ./clrflow-workspace or s3://bucket/path.'
         )
     workspace = storage.absolute(workspace)
-    run_name = run_name or new_run_name()
-    if not _RUN_NAME.fullmatch(run_name):
-        raise BadInput(f"parameter run_name={run_name!r}: letters, digits, '.', '_' and '-' only, 100 at most; choose another name.")
+    for parameter, value in (("run_name", run_name), ("job", job), ("lock", lock)):
+        if value and not is_name(value):
+            raise BadInput(f"parameter {parameter}={value!r}: letters, digits, '.', '_' and '-' only, 100 at most; choose another name.")
     changes = [f"{path}={json.dumps(value)}" for path, value in shortcuts.items() if value not in ("", 0)] + split_overrides(overrides)
     checked = (
         _resumed(resume, workspace, changes) if resume else load_config(preset="" if config else preset, file=config, overrides=changes)
     )
-    run = Run(name=run_name, workspace=workspace, config=_with_absolute_tables(checked))
+    ready = _with_absolute_tables(_with_first_schedule(checked, workspace))
+    run_name = run_name or (name_for_job(workspace, job) if job else new_run_name())
+    # Last, so that a run with a wrong setting holds nothing.
+    other = locks.take(workspace, lock, run_name) if lock else None
+    if other is not None:
+        say(f"lock {lock}: run {other.run} holds it and is at work; this run does nothing and ends")
+    run = Run(name=run_name, workspace=workspace, config=ready, lock=lock, held_by=other.run if other else "")
     run.save()
     return run
 
 
+def _texts_of(config: str) -> dict[str, Any]:
+    """The parameter config for the search for macros: a file's URI as it is, settings by their values, since nested lists look like a macro."""
+    if not is_inline(config):
+        return {"config": config}
+    found = read_inline(config)
+    return {f"config ({path})": value for path, value in _leaves(found if isinstance(found, Mapping) else {})}
+
+
+def _with_first_schedule(config: PipelineConfig, workspace: str) -> PipelineConfig:
+    """training.frozen_table_from=published_or_auto decided, once and for all steps: the first run has no table that it could freeze."""
+    training = config.training
+    if training.frozen_table_from != "published_or_auto":
+        return config
+    if training.schedule not in ("frozen", "delayed") or published_train(workspace):
+        return with_overrides(config, ["training.frozen_table_from=published"])
+    say(f"nothing is published in {workspace} yet: training.schedule={training.schedule} becomes auto, and validation picks")
+    return with_overrides(config, ["training.schedule=auto", "training.frozen_table_from="])
+
+
 def _resumed(resume: str, workspace: str, changes: list[str]) -> PipelineConfig:
-    """The settings of an earlier run, by its name or URI."""
-    if changes:
+    """The settings of an earlier run, by its name or URI; where its job runs may be another place, as no result depends on it."""
+    others = [change for change in changes if not change.startswith("launch.")]
+    if others:
         raise ConfigError(
-            f"resume={resume!r} takes all settings from that run, but {', '.join(changes)} was given too. Leave out one of them: a run with "
-            "other settings finds the finished steps that they don't touch by itself."
+            f"resume={resume!r} takes all settings but launch.* from that run, but {', '.join(others)} was given too. Leave out one of them: a "
+            "run with other settings finds the finished steps that they don't touch by itself."
         )
     uri = resume if "/" in resume else storage.join(workspace, "runs", resume)
     if not storage.exists(storage.join(uri, "run.json")):
         raise BadInput(f"resume={resume!r}: {uri} holds no run. `clrflow report --list` names the runs of a workspace.")
-    return Run.load(uri).config
+    return with_overrides(Run.load(uri).config, changes)
 
 
 def _with_absolute_tables(config: PipelineConfig) -> PipelineConfig:

@@ -40,13 +40,18 @@ def small() -> PipelineConfig:
 
 
 def production() -> PipelineConfig:
-    """A 20-day window of a large site: five levels of 2048 codes, tables frozen until the last epoch."""
+    """A 20-day window of a large site: five levels of 2048 codes, tables of the published model frozen until the last epoch."""
     return PipelineConfig(
         data=DataSettings(tables="tables", window_days=20),
         semantic_ids=SemanticIdSettings(num_codes=2048, batch_size=8192),
         model=ModelSettings(dim=128, num_layers=4, num_heads=4, max_history=200, semantic_rows=10_000_000, board_rows=10_000_000),
         training=TrainingSettings(
-            schedule="delayed", frozen_table_from="published", epochs=3, batch_size=1024, num_negatives=8192, dense_learning_rate=1e-3
+            schedule="delayed",
+            frozen_table_from="published_or_auto",
+            epochs=3,
+            batch_size=1024,
+            num_negatives=8192,
+            dense_learning_rate=1e-3,
         ),
     )
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
+import html
 import importlib
 import math
 import resource
@@ -19,7 +20,7 @@ import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, cast
 
-from clrflow import storage
+from clrflow import lock, storage
 from clrflow.errors import ClrflowError
 from clrflow.manifest import FILE_NAME, Manifest, Output
 from clrflow.progress import duration, say
@@ -87,6 +88,10 @@ class Run:
     name: str
     workspace: str
     config: PipelineConfig
+    lock: str = ""
+    """Name of the lock that the run holds (clrflow.lock); "" where it needs none."""
+    held_by: str = ""
+    """Another run that held the lock when this one began; then no step of this one does anything."""
 
     @property
     def uri(self) -> str:
@@ -94,7 +99,10 @@ class Run:
 
     def save(self) -> str:
         """Write it down for the steps; returns its URI."""
-        raw = {"name": self.name, "workspace": self.workspace, "config": self.config.model_dump(mode="json")}
+        raw = {
+            "name": self.name, "workspace": self.workspace, "lock": self.lock, "held_by": self.held_by,
+            "config": self.config.model_dump(mode="json"),
+        }  # fmt: skip
         storage.write_json(storage.join(self.uri, "run.json"), raw)
         return self.uri
 
@@ -106,7 +114,10 @@ class Run:
         # Where it lies counts, not where it lay when it was written: a workspace may be moved, or mounted elsewhere by another machine.
         workspace, _, name = storage.absolute(uri).rstrip("/").rpartition("/runs/")
         moved = name == raw["name"]
-        return cls(name=raw["name"], workspace=workspace if moved else raw["workspace"], config=parse_config(raw["config"], source=uri))
+        return cls(
+            name=raw["name"], workspace=workspace if moved else raw["workspace"], config=parse_config(raw["config"], source=uri),
+            lock=raw.get("lock", ""), held_by=raw.get("held_by", ""),
+        )  # fmt: skip
 
     def manifest_of(self, step: str) -> Manifest | None:
         """The finished result of a step in this run, if there is one."""
@@ -126,6 +137,8 @@ class StepContext:
     inputs: Mapping[str, Manifest]
     folder: str
     """Where it writes, and nowhere else; exists and, unless the step keeps partial results, is empty."""
+    launcher: str = ""
+    """Where the step's job runs, stronger than launch.launcher; "" leaves it to that. No effect on steps without a job."""
 
     @property
     def config(self) -> PipelineConfig:
@@ -188,14 +201,18 @@ def step_key(step: Step, run: Run, inputs: Mapping[str, Manifest]) -> str:
     return storage.fingerprint_of(step.name, step.version, fingerprints, settings_of(step, run.config), outside)
 
 
-def execute(name: str, run_uri: str, inputs: Mapping[str, str] | None = None) -> Outcome:
+def execute(name: str, run_uri: str, inputs: Mapping[str, str] | None = None, launcher: str = "") -> Outcome:
     """Run a step of a run, or return its finished result; a failure is also written to `<run>/failure.json`.
 
-    `inputs` maps the names of earlier steps to the URIs of their results (what their own `execute(...).uri` was).
+    `inputs` maps the names of earlier steps to the URIs of their results (what their own `execute(...).uri` was). `launcher` is where the
+    step's job runs, where that isn't what the settings say.
     """
     run = Run.load(run_uri)
+    if run.held_by:
+        return _skipped(name, run)
     try:
-        outcome = _execute(STEPS[name], run, {key: Manifest.load(uri) for key, uri in (inputs or {}).items()})
+        with lock.kept(run.workspace, run.lock, run.name):
+            outcome = _execute(STEPS[name], run, {key: Manifest.load(uri) for key, uri in (inputs or {}).items()}, launcher)
     except Exception as error:
         kind = type(error).__name__ if isinstance(error, ClrflowError) else f"unexpected {type(error).__name__}"
         code = error.exit_code if isinstance(error, ClrflowError) else 1
@@ -206,7 +223,29 @@ def execute(name: str, run_uri: str, inputs: Mapping[str, str] | None = None) ->
     return outcome
 
 
-def _execute(step: Step, run: Run, inputs: Mapping[str, Manifest]) -> Outcome:
+def _skipped(name: str, run: Run) -> Outcome:
+    """An empty result, below the run and not among the steps' results: nothing was done, and no later step reads anything from it."""
+    reason = f"another run, {run.held_by}, held the lock {run.lock} when this one began, so nothing was done."
+    say(f"{name}: skipped: {reason}")
+    folder = storage.join(run.uri, "skipped", name)
+    page = f"<!doctype html><html><meta charset=utf-8><title>Skipped</title><h1>Skipped</h1><p>{html.escape(reason)}</p></html>\n"
+    storage.write_text(storage.join(folder, "report.html"), page)
+    manifest = Manifest(
+        step=name,
+        key="",
+        uri=folder,
+        outputs={},
+        metrics={},
+        facts={"skipped": reason},
+        config={},
+        inputs={},
+        step_version=STEPS[name].version,
+    )
+    manifest.save()
+    return Outcome(manifest=manifest, reused=False)
+
+
+def _execute(step: Step, run: Run, inputs: Mapping[str, Manifest], launcher: str) -> Outcome:
     missing = [name for name in step.inputs if name not in inputs]
     if missing:
         raise ClrflowError(f"step {step.name} needs the results of {', '.join(missing)}; run them first.")
@@ -227,7 +266,7 @@ def _execute(step: Step, run: Run, inputs: Mapping[str, Manifest]) -> Outcome:
                 storage.remove(leftover)
         say(f"{step.name}: started, writing to {folder}")
         started = time.monotonic()
-        context = StepContext(run=run, inputs=inputs, folder=folder)
+        context = StepContext(run=run, inputs=inputs, folder=folder, launcher=launcher)
         result = cast(StepResult, _load_function(step.code)(context))
         took = time.monotonic() - started
         storage.write_text(storage.join(folder, "report.html"), result.report)

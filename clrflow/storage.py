@@ -132,6 +132,36 @@ def write_bytes(uri: str, data: bytes) -> None:
             draft.unlink(missing_ok=True)
 
 
+def create_bytes(uri: str, data: bytes) -> bool:
+    """Write a whole file unless it exists; False where it does. Of several callers at once at most one gets True."""
+    fs, path = filesystem(uri)
+    if not is_local(uri):
+        try:
+            fs.pipe_file(path, data, mode="create")
+        except FileExistsError:
+            return False
+        except OSError:
+            # Stores refuse in words of their own, which drivers don't all know; if it was our own writing whose answer got lost, the caller
+            # finds what it wrote.
+            if fs.exists(path):
+                return False
+            raise
+        return True
+    target = Path(path)
+    draft = target.with_name(f".{target.name}.{uuid.uuid4().hex[:8]}")
+    with _place_errors(uri, "written"):
+        target.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            draft.write_bytes(data)
+            try:
+                os.link(draft, target)  # unlike a rename it fails where the name is taken
+            except FileExistsError:
+                return False
+        finally:
+            draft.unlink(missing_ok=True)
+    return True
+
+
 def read_json(uri: str) -> Any:
     try:
         return json.loads(read_bytes(uri))
@@ -194,3 +224,21 @@ def exclusive(uri: str, waiting: Any = None) -> Iterator[None]:
                 waiting()
             fcntl.flock(lock, fcntl.LOCK_EX)
         yield
+
+
+@contextlib.contextmanager
+def unless_held(uri: str) -> Iterator[bool]:
+    """Hold a folder as `exclusive` does if nobody else does (True), else don't wait (False); on object stores always True."""
+    if not is_local(uri):
+        yield True
+        return
+    with contextlib.ExitStack() as stack:
+        try:
+            lock = stack.enter_context((local_path(uri) / ".lock").open("w"))
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            yield False
+        except PermissionError:
+            yield False  # another user's, who may be at work
+        else:
+            yield True

@@ -4,5 +4,7 @@ A component passes places and numbers; the work is in `clrflow/`. Its README's t
 (readmes.py). Next: configure/component.py, where a run begins, then pipelines/conditional_retrieval.py, which joins them.
 """
 
-PIPELINE_IMAGE = "clrflow/pipeline:0.1.0-python3.11"
-"""The image in which every step's pod runs; a registry's prefix is put before it when the pipeline is compiled for a cluster."""
+PIPELINE_IMAGE = "clrflow/pipeline:0.1.0-data"
+"""The image in which most steps' pods run, without torch; its name is replaced when the pipeline is compiled for a registry (--image)."""
+TORCH_IMAGE = "clrflow/pipeline:0.1.0-torch-cpu"
+"""The image of the steps that need torch: semantic_ids, and train, which trains in its own pod unless a launcher starts a job for it."""

@@ -17,7 +17,7 @@ from clrflow.settings import Settings
 from clrflow.steps import STEPS
 
 FOLDER = Path(__file__).parent
-NAMES = ("configure", *STEPS)
+NAMES = ("configure", *STEPS, "clean_up")
 _KINDS = {"STRING": "text", "NUMBER_INTEGER": "whole number", "NUMBER_DOUBLE": "number", "BOOLEAN": "yes or no"}
 
 
@@ -32,9 +32,9 @@ def readme_of(name: str) -> str:
         lines += [" ".join(doc.long_description.split()), ""]
     lines += ["| parameter | type | meaning |", "|---|---|---|"]
     lines += [f"| `{key}` | {_kind(value.type)} | {_cell(texts[key])} |" for key, value in spec.inputs.items()]
-    lines += ["", "| output | type | meaning |", "|---|---|---|"]
+    lines += ["", "| output | type | meaning |", "|---|---|---|"] if spec.outputs else []
     returns = doc.returns.description if doc.returns and doc.returns.description else ""
-    for key, value in spec.outputs.items():
+    for key, value in (spec.outputs or {}).items():
         lines.append(f"| `{key}` | {_kind(value.type)} | {_cell(returns if key == 'Output' else texts[key])} |")
     lines += ["", *_about(name), ""]
     return "\n".join(lines)
@@ -44,6 +44,8 @@ def _about(name: str) -> list[str]:
     """Where the work is, what it reads, and the settings that it obeys."""
     if name == "configure":
         return ["The work is done by `clrflow.configure:configure_run`; the settings are those of `clrflow.config:PipelineConfig`."]
+    if name == "clean_up":
+        return ["The work is done by `clrflow.ending:end_run`; it reads the run's own settings (`launch`) and its gate's decision."]
     step = STEPS[name]
     lines = [f"The work is done by `{step.code}`; a finished result is found again by its inputs, its settings and the step's version."]
     if step.outside:

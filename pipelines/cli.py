@@ -6,15 +6,16 @@ import what is heavy inside their functions, so `clrflow --help` is quick and `c
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
 
+from clrflow import __version__
 from clrflow.errors import ClrflowError
 from pipelines import console
 from pipelines.commands import compile as compile_command
-from pipelines.commands import data, doctor, query, report, run
+from pipelines.commands import data, doctor, gc, query, report, run, schedule, serve, submit
 
 
 class Commands(TyperGroup):
@@ -40,9 +41,28 @@ app = typer.Typer(
     help="Conditional learned retrieval: from a user-event log to a served retrieval index.",
     epilog="A first look: clrflow data movielens demo/tables, then clrflow run --preset demo --workspace demo/workspace",
 )
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        console.line(f"clrflow {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: Annotated[bool, typer.Option("--version", is_eager=True, callback=_print_version, help="Print the version and exit.")] = False,
+) -> None:
+    pass
+
+
 app.command("run")(run.command)
 app.command("compile")(compile_command.command)
+app.command("submit")(submit.command)
+app.command("schedule")(schedule.command)
+app.command("gc")(gc.command)
 app.command("query")(query.command)
+app.command("serve")(serve.command)
 app.command("report")(report.command)
 app.command("doctor")(doctor.command)
 app.add_typer(data.app, name="data")

@@ -95,33 +95,16 @@ def _fbgemm() -> Check:
     """Two wheels own the import folder fbgemm_gpu; whichever came last wins, and the wrong one fails only when an operator runs."""
 
     def look() -> str:
-        import torch
-        import torchrec  # type: ignore[import-untyped,unused-ignore]  # noqa: F401  (loads the operators)
+        from clrflow.training.operators import installed_wheels, run_operator
 
-        owners = [
-            f"{distribution} {importlib.metadata.version(distribution)}"
-            for distribution in ("fbgemm-gpu-cpu", "fbgemm-gpu", "fbgemm-gpu-nightly-cpu")
-            if _owns_operators(distribution)
-        ]
-        offsets = torch.ops.fbgemm.asynchronous_complete_cumsum(torch.tensor([2, 0, 3]))
-        if offsets.tolist() != [0, 2, 2, 5]:
-            raise RuntimeError(f"asynchronous_complete_cumsum([2, 0, 3]) gave {offsets.tolist()}, not [0, 2, 2, 5]")
-        return f"an operator ran; wheel: {' and '.join(owners) or 'unknown'}"
+        device = run_operator()
+        return f"an operator ran on {device}; wheel: {' and '.join(installed_wheels()) or 'unknown'}"
 
     return _attempt(
         "fbgemm operator",
         look,
         "Install exactly one of the wheels: without a GPU `pip install --force-reinstall --no-deps fbgemm-gpu-cpu==1.9.0`, with one fbgemm-gpu.",
     )
-
-
-def _owns_operators(distribution: str) -> bool:
-    """True for a wheel that really brings the library; the repository's stand-in for CPU machines is an empty one."""
-    try:
-        listed = importlib.metadata.files(distribution) or []
-    except importlib.metadata.PackageNotFoundError:
-        return False
-    return any(file.suffix == ".so" for file in listed)
 
 
 def _collectives() -> Check:

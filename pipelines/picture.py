@@ -21,16 +21,18 @@ NOTES = {
     "gate": "publish or hold",
     "export_index": "index and tables",
     "publish": "a new version",
+    "clean_up": "however it ended",
 }
 """What a step adds, in words that fit into its box."""
 
-BEGIN = "configure"
+BEGIN, END = "configure", "clean_up"
 
 
 def edges() -> list[tuple[str, str]]:
     """What each step waits for, without edges that others imply; order between gate and export_index is the pipeline's own."""
     waits: dict[str, set[str]] = {BEGIN: set()} | {name: set(step.inputs) or {BEGIN} for name, step in STEPS.items()}
     waits["export_index"] = waits["export_index"] | {"gate"}
+    waits[END] = set(waits)
 
     def above(name: str) -> set[str]:
         return waits[name].union(*(above(earlier) for earlier in waits[name]))
@@ -46,7 +48,7 @@ def edges() -> list[tuple[str, str]]:
 def columns() -> dict[str, int]:
     """The column of each step: one past the last of those that it waits for."""
     column: dict[str, int] = {}
-    for name in (BEGIN, *STEPS):
+    for name in (BEGIN, *STEPS, END):
         column[name] = max((column[earlier] + 1 for earlier, later in edges() if later == name), default=0)
     return column
 
@@ -81,7 +83,7 @@ def svg() -> str:
     for earlier, later in edges():
         parts.append(f'<path d="{_line(at[earlier], at[later])}" fill="none" stroke="#5f6b7a" stroke-width="1.4" marker-end="url(#tip)"/>')
     for name, (x, y) in at.items():
-        fill, ink = ("#f5f7fa", "#1d232b") if name == BEGIN else ("#eaf1fb", "#2457a6")
+        fill, ink = ("#f5f7fa", "#1d232b") if name in (BEGIN, END) else ("#eaf1fb", "#2457a6")
         parts.append(
             f'<rect x="{x:.0f}" y="{y:.0f}" width="{BOX_WIDTH}" height="{BOX_HEIGHT}" rx="6" fill="{fill}" stroke="#2457a6" stroke-width="1"/>'
             f'<text x="{x + BOX_WIDTH / 2:.0f}" y="{y + 20:.0f}" text-anchor="middle" font-size="13.5" font-weight="600" fill="{ink}">'

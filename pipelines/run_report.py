@@ -23,7 +23,7 @@ def run_names(workspace: str = "") -> list[str]:
     runs = storage.join(storage.absolute(workspace or "clrflow-workspace"), "runs")
     fs, path = storage.filesystem(runs)
     if not fs.exists(path):
-        return []
+        raise BadInput(f"{runs.removesuffix('/runs')} holds no runs; name the workspace with --workspace, or start one with `clrflow run`.")
     found = [
         (_written(fs, f"{folder.rstrip('/')}/run.json"), storage.name_of(folder))
         for folder in fs.ls(path, detail=False)
@@ -42,7 +42,7 @@ def find_run(run: str = "", workspace: str = "") -> Run:
     if not run:
         names = run_names(workspace)
         if not names:
-            raise BadInput(f"{base} holds no runs; name the workspace with --workspace, or start one with `clrflow run`.")
+            raise BadInput(f"{base} holds no finished run; start one with `clrflow run`.")
         run = names[0]
     uri = storage.absolute(run) if "/" in run else storage.join(base, run)
     if not storage.exists(storage.join(uri, "run.json")):

@@ -8,9 +8,13 @@ import pytest
 
 from clrflow import storage
 from clrflow.config import load_config
-from clrflow.configure import configure_run, join_overrides, new_run_name, page, split_overrides
+from clrflow.configure import configure_run, join_overrides, page, split_overrides
 from clrflow.errors import BadInput, ConfigError
+from clrflow.index.publish import publish_version
+from clrflow.manifest import Manifest
+from clrflow.run_names import new_run_name
 from clrflow.steps import Run
+from clrflow.training.step import tables_source
 
 UNSET = {"data.tables": "", "data.window_days": 0, "training.epochs": 0, "training.schedule": "", "model.dim": 0}
 
@@ -127,3 +131,73 @@ def test_overrides_given_one_by_one_stay_apart() -> None:
 def test_an_override_that_is_no_assignment_does_not_melt_into_the_one_before(override: str) -> None:
     with pytest.raises(ConfigError, match=r"is no assignment; write it as part\.field=value"):
         join_overrides(["data.tables=a", override])
+
+
+def test_an_earlier_run_may_go_on_in_another_place_with_its_settings_unchanged(tmp_path: Path) -> None:
+    first = configure_run(preset="small", workspace=str(tmp_path), run_name="monday", overrides="data.tables=/t")
+    second = configure_run(
+        resume="monday", workspace=str(tmp_path), shortcuts={"launch.launcher": "pytorchjob"}, overrides="launch.image=clrflow/trainer:1"
+    )
+    assert second.config.launch.launcher == "pytorchjob"
+    assert second.config.model_copy(update={"launch": first.config.launch}) == first.config
+
+
+def test_settings_given_as_text_are_taken_like_a_file(tmp_path: Path) -> None:
+    text = '{"data": {"tables": "/t"}, "training": {"epochs": 7}, "launch": {"labels": {"a": "b"}}}'
+    run = configure_run(config=text, workspace=str(tmp_path), overrides="model.dim=32")
+    assert (run.config.training.epochs, run.config.model.dim, run.config.launch.labels) == (7, 32, {"a": "b"})
+    with pytest.raises(ConfigError, match="settings given as text: 1 setting"):
+        configure_run(config='{"data": {"tables": "/t"}, "training": {"epoch": 7}}', workspace=str(tmp_path))
+    with pytest.raises(ConfigError, match="are not JSON"):
+        configure_run(config="{epochs", workspace=str(tmp_path))
+
+
+def test_settings_as_text_above_20_kilobytes_must_be_a_file(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="put them into a file that every pod can read"):
+        configure_run(config='{"data": {"tables": "' + "x" * 20_000 + '"}}', workspace=str(tmp_path))
+
+
+def test_a_macro_inside_settings_given_as_text_is_refused_and_nested_lists_are_none(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match=r"parameter config \(data\.tables\)='s3://b/\[\[Date\]\]'"):
+        configure_run(config='{"data": {"tables": "s3://b/[[Date]]"}}', workspace=str(tmp_path))
+    with pytest.raises(ConfigError, match=r"training\.epochs"):  # refused for what it is, not as a macro
+        configure_run(config='{"data": {"tables": "/t"}, "training": {"epochs": [[1, 2]]}}', workspace=str(tmp_path))
+
+
+@pytest.mark.parametrize("parameter", ["job", "lock"])
+def test_a_job_or_a_lock_that_is_no_name_is_refused(tmp_path: Path, parameter: str) -> None:
+    for value, words in (("{{$.pipeline_job_uuid}}", "macro"), ("../up", f"parameter {parameter}='../up'")):
+        with pytest.raises(BadInput, match=words):
+            configure_run(preset="small", workspace=str(tmp_path), **{parameter: value})
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_first_run_with_no_published_model_lets_validation_pick_the_schedule(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = configure_run(preset="production", workspace=str(tmp_path), overrides="data.tables=/t")
+    assert (run.config.training.schedule, run.config.training.frozen_table_from) == ("auto", "")
+    assert "nothing is published" in capsys.readouterr().out
+
+
+def test_a_later_run_starts_from_the_published_model(tmp_path: Path) -> None:
+    publish_trained(tmp_path)
+    run = configure_run(preset="production", workspace=str(tmp_path), overrides="data.tables=/t")
+    assert (run.config.training.schedule, run.config.training.frozen_table_from) == ("delayed", "published")
+    # What `published` means is then found by content, so a workspace that was moved still has it.
+    assert tables_source(run.config.training, run.workspace) == str(tmp_path / "steps/train/t1/checkpoints/co_train/best")
+
+
+def test_a_published_model_whose_training_result_is_gone_counts_as_none(tmp_path: Path) -> None:
+    publish_trained(tmp_path)
+    storage.remove(str(tmp_path / "steps/train/t1"))
+    assert configure_run(preset="production", workspace=str(tmp_path), overrides="data.tables=/t").config.training.schedule == "auto"
+
+
+def publish_trained(workspace: Path) -> None:
+    """A training result that was published, beside one that was not; both as small as can be."""
+    for key in ("t0", "t1"):
+        folder = str(workspace / "steps/train" / key)
+        facts = {"checkpoint": "checkpoints/co_train/best", "n": key}
+        Manifest(step="train", key=key, uri=folder, outputs={}, metrics={}, facts=facts, config={}, inputs={}, step_version=1).save()
+    storage.write_text(str(workspace / "bundle/index.txt"), "index")
+    train = Manifest.load(str(workspace / "steps/train/t1")).fingerprint
+    publish_version(str(workspace / "published"), {"": str(workspace / "bundle")}, fingerprint="f" * 20, train=train, champion="")

@@ -11,9 +11,10 @@ import warnings
 def main() -> int:
     """Run the job; returns the exit code, by which the launcher tells bad input from a failure."""
     warnings.filterwarnings("ignore")  # torchrec and DCP warn at each start about things that nobody here can change
-    from clrflow.launch.local import PREEMPTED, WORKER_ERROR, die_with_parent
+    from clrflow.launch.lease import LEASE
+    from clrflow.launch.torchrun import one_line, worker_begins
 
-    die_with_parent()  # before torch's seconds of import: who is killed meanwhile leaves no orphan
+    worker_begins()  # before torch's seconds of import
     import torch
     import torch.distributed as dist
 
@@ -25,14 +26,14 @@ def main() -> int:
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
     dist.init_process_group("cpu:gloo")
     try:
-        train_job(JobSpec(**storage.read_json(sys.argv[1])))
+        train_job(JobSpec(**storage.read_json(sys.argv[1])), lease=os.environ.get(LEASE, ""))
         dist.barrier()
         return 0
     except Preempted as error:
-        print(f"{WORKER_ERROR}{PREEMPTED}: {error}", flush=True)
-        return PREEMPTED
+        print(one_line(error.worker_code, error), flush=True)
+        return error.worker_code
     except ClrflowError as error:
-        print(f"{WORKER_ERROR}{error.exit_code}: {' '.join(str(error).split())}", flush=True)
+        print(one_line(error.exit_code, error), flush=True)
         return error.exit_code
     except Exception:
         traceback.print_exc()

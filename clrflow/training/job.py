@@ -6,6 +6,7 @@ Started by torchrun (see launch/) through `python -m clrflow.training`; all proc
 from __future__ import annotations
 
 import dataclasses
+import os
 import time
 from typing import Any
 
@@ -18,6 +19,8 @@ import torch.distributed as dist
 from clrflow import storage
 from clrflow.contracts import TEST, TRAIN, VALIDATION, item_vectors_schema, query_vectors_schema
 from clrflow.errors import DataError
+from clrflow.launch.lease import LeaseWatch
+from clrflow.launch.torchrun import ABANDONED
 from clrflow.manifest import Manifest
 from clrflow.model.two_tower import LossWeights, TwoTower
 from clrflow.progress import say
@@ -25,7 +28,7 @@ from clrflow.steps import Run
 from clrflow.training.batches import Collator, EpochPlan
 from clrflow.training.catalogue import Catalogue, load_catalogue
 from clrflow.training.checkpoints import Checkpoints
-from clrflow.training.loop import BEST, FIRST, Loop, StopSignal
+from clrflow.training.loop import BEST, FIRST, Loop, StopReason, StopSignal
 from clrflow.training.ragged import Index, Ragged
 from clrflow.training.requests import RequestTable, load_requests
 from clrflow.training.schedules import RANDOM, Schedule, planned
@@ -47,8 +50,11 @@ class JobSpec:
     """Checkpoint folder that frozen tables come from, resolved by the step."""
 
 
-def train_job(spec: JobSpec) -> None:
-    """Train and write everything below `spec.folder`; collective over all processes of the default group."""
+def train_job(spec: JobSpec, *, lease: str = "") -> None:
+    """Train and write everything below `spec.folder`; collective over all processes of the default group.
+
+    `lease`: URI that a launcher renews while it follows the job; when it stops, the job saves and raises Preempted. "" watches none.
+    """
     run = Run.load(spec.run)
     config, settings = run.config, run.config.training
     manifests = {name: Manifest.load(uri) for name, uri in spec.inputs.items()}
@@ -68,6 +74,8 @@ def train_job(spec: JobSpec) -> None:
             f"they don't fill a step of {plan.local_batch} requests on each of {plan.world_size} processes; lower training.batch_size."
         )
     stop = StopSignal()
+    if dist.get_rank() == 0 and lease:
+        LeaseWatch(lease, lambda: stop.receive(StopReason.ABANDONED), on_overdue=lambda: os._exit(ABANDONED)).start()
     if dist.get_rank() == 0:
         sizes = catalogue.sizes.rows(config.model)
         say(

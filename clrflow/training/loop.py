@@ -7,6 +7,7 @@ uninterrupted one would have trained.
 from __future__ import annotations
 
 import dataclasses
+import enum
 import signal
 import time
 from typing import Any
@@ -16,6 +17,7 @@ import torch
 import torch.distributed as dist
 
 from clrflow.errors import ClrflowError
+from clrflow.launch.torchrun import ABANDONED, PREEMPTED
 from clrflow.progress import duration, say
 from clrflow.training.batches import Collator, EpochPlan
 from clrflow.training.catalogue import Catalogue
@@ -31,27 +33,42 @@ BEST, FIRST = "best", "first"
 REPORT_EVERY_S = 5.0
 
 
+class StopReason(enum.IntEnum):
+    """Why a job saves and ends before its work is done; of several, the greatest counts."""
+
+    NONE = 0
+    TERMINATED = 1
+    """SIGTERM: the machine is wanted for something else."""
+    ABANDONED = 2
+    """No launcher follows the job any more."""
+
+
 class Preempted(ClrflowError):
-    """The job was told to stop; a checkpoint was saved and the same command goes on from it."""
+    """The job stopped before its end; a checkpoint was saved and the same command goes on from it."""
+
+    def __init__(self, reason: StopReason, where: str):
+        told = "told to stop" if reason == StopReason.TERMINATED else "no launcher renewed the job's lease: stopped"
+        super().__init__(f"{told} {where}; saved. Run again to go on.")
+        self.worker_code = PREEMPTED if reason == StopReason.TERMINATED else ABANDONED
 
 
 class StopSignal:
-    """Remembers SIGTERM, so that all processes can agree to save the same step."""
+    """Remembers SIGTERM, and that rank 0 found the job abandoned, so that all processes can agree to save the same step."""
 
     def __init__(self) -> None:
-        self.received = False
-        signal.signal(signal.SIGTERM, self._receive)
+        self.received = StopReason.NONE
+        signal.signal(signal.SIGTERM, lambda *_: self.receive(StopReason.TERMINATED))
 
-    def _receive(self, *_: object) -> None:
-        self.received = True
+    def receive(self, reason: StopReason) -> None:
+        self.received = max(self.received, reason)
 
-    def agreed(self) -> bool:
-        """Did any process receive it? Collective."""
+    def agreed(self) -> StopReason:
+        """What any process received. Collective."""
         if dist.get_world_size() == 1:
             return self.received
         flag = torch.tensor([float(self.received)])
         dist.all_reduce(flag, op=dist.ReduceOp.MAX)
-        return bool(flag.item())
+        return StopReason(int(flag.item()))
 
 
 @dataclasses.dataclass(kw_only=True)
@@ -71,7 +88,7 @@ class Loop:
     def run(self) -> tuple[dict[str, Any], ...]:
         """Train to the last epoch or until validation stops improving; returns the figures of each epoch.
 
-        Leaves the named checkpoints `best` and `first`. Raises Preempted after SIGTERM.
+        Leaves the named checkpoints `best` and `first`. Raises Preempted when told to stop.
         """
         position = self._resume()
         while position.epoch < self.schedule.num_epochs and not self._is_exhausted(position.history):
@@ -87,9 +104,9 @@ class Loop:
         for step, rows in self.plan.batches(epoch, dist.get_rank(), first_step=position.step):
             self._learn(epoch, step, rows, meter, frozen)
             position = dataclasses.replace(position, step=step + 1, global_step=position.global_step + 1)
-            if self.stop.agreed():
+            if reason := self.stop.agreed():
                 self.checkpoints.save(self.model, position)
-                raise Preempted(f"told to stop in epoch {epoch + 1} after step {position.global_step}; saved. Run again to go on.")
+                raise Preempted(reason, f"in epoch {epoch + 1} after step {position.global_step}")
             if position.global_step % self.settings.checkpoint_every_steps == 0 and position.step < self.plan.num_steps:
                 self.checkpoints.save(self.model, position)
         trained_s = meter.elapsed()

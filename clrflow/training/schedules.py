@@ -8,7 +8,7 @@ import dataclasses
 
 from clrflow.training.settings import TrainingSettings
 
-RANDOM, PUBLISHED = "random", "published"
+RANDOM, PUBLISHED, PUBLISHED_OR_AUTO = "random", "published", "published_or_auto"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -37,7 +37,8 @@ class TrainingSettings(Settings):
     co_trained_epochs: int = pydantic.Field(default=1, ge=1)
     """Last epochs in which the tables train too; no effect unless schedule is delayed or auto."""
     frozen_table_from: str = ""
-    """Where frozen tables come from: the URI of a train step's result, `published` (the workspace's champion) or `random` (asked for by
+    """Where frozen tables come from: the URI of a train step's result, `published` (the workspace's champion), `published_or_auto` (where
+    nothing is published yet, the run gets schedule=auto instead; for schedules, whose first run has no champion) or `random` (asked for by
     name, as freezing random tables rarely makes sense); no effect unless the schedule freezes. auto uses the table that `single` made."""
     batch_size: int = pydantic.Field(default=64, ge=1)
     """Requests a step and a process."""
@@ -84,6 +85,6 @@ class TrainingSettings(Settings):
         if self.schedule in ("frozen", "delayed") and not self.frozen_table_from:
             raise ValueError(
                 f"training.schedule={self.schedule} freezes the tables, but training.frozen_table_from is empty, so they would stay random; "
-                "give the URI of an earlier train result, `published`, or ask for `random` by name"
+                "give the URI of an earlier train result, `published`, `published_or_auto`, or ask for `random` by name"
             )
         return self

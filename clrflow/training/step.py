@@ -5,9 +5,14 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
+import pydantic
+
 from clrflow import storage
 from clrflow.errors import ConfigError
-from clrflow.launch.local import run_torchrun
+from clrflow.index.published import published_train
+from clrflow.launch import launch
+from clrflow.launch.request import JobRequest
+from clrflow.launch.settings import LaunchSettings
 from clrflow.manifest import Manifest, Output
 from clrflow.steps import Run, StepContext, StepResult
 from clrflow.training.schedules import PUBLISHED, RANDOM
@@ -27,9 +32,13 @@ def run(context: StepContext) -> StepResult:
     }
     spec_uri = context.place("job.json")
     storage.write_json(spec_uri, spec)
-    for part in ("item_vectors", "query_vectors", "serving"):
-        storage.remove(context.place(part))  # a killed attempt may have had more processes, hence more parts
-    run_torchrun("clrflow.training", [spec_uri], num_processes=settings.num_processes, what="training")
+    request = JobRequest(
+        what="training", module="clrflow.training", arguments=(spec_uri,), num_processes=settings.num_processes, run_name=context.run.name,
+        step="train", key=storage.name_of(context.folder), folder=context.folder, output=context.place("curves.json"),
+        # A killed attempt may have had more processes, hence more parts.
+        stale=tuple(context.place(part) for part in ("item_vectors", "query_vectors", "serving", "curves.json")),
+    )  # fmt: skip
+    launch(request, launch_settings(context))
 
     curves: dict[str, Any] = storage.read_json(context.place("curves.json"))
     picked = curves["schedules"][curves["picked"]]
@@ -55,6 +64,17 @@ def run(context: StepContext) -> StepResult:
     return StepResult(outputs=outputs, report=training_report(curves, context.config.training).html(), metrics=metrics, facts=facts)
 
 
+def launch_settings(context: StepContext) -> LaunchSettings:
+    """The run's, with the step's own launcher where it was given one."""
+    settings = context.config.launch
+    if not context.launcher:
+        return settings
+    try:
+        return LaunchSettings.model_validate(settings.model_dump() | {"launcher": context.launcher})
+    except pydantic.ValidationError as error:
+        raise ConfigError(f"launcher={context.launcher!r}: {error.errors()[0]['msg']}.") from None
+
+
 def without_times(curves: dict[str, Any]) -> dict[str, Any]:
     """What the curves say of the model alone: equal trainings have equal fingerprints, however long they took."""
     schedules = {
@@ -70,13 +90,12 @@ def tables_source(settings: TrainingSettings, workspace: str) -> str:
     if settings.schedule not in ("frozen", "delayed") or source == RANDOM:
         return ""
     if source == PUBLISHED:
-        pointer = storage.join(workspace, "published", "current.json")
-        if not storage.exists(pointer):
+        source = published_train(workspace)
+        if not source:
             raise ConfigError(
-                f"training.frozen_table_from=published, but {pointer} does not exist: nothing was published yet; train a first model with "
-                "training.schedule=auto."
+                f"training.frozen_table_from=published, but nothing was published yet in {workspace}, or the training result of what is "
+                "published was removed; train a first model with training.schedule=auto, or set training.frozen_table_from=published_or_auto."
             )
-        source = storage.read_json(pointer)["train"]
     if not storage.exists(storage.join(source, "manifest.json")):
         raise ConfigError(
             f"training.frozen_table_from={source!r} is no result of a train step (it has no manifest.json); give such a folder."

@@ -18,7 +18,10 @@ def configure(
     epochs: int,
     schedule: str,
     dim: int,
+    launcher: str,
     overrides: str,
+    lock: str,
+    job: str,
     settings: Output[Artifact],
     report: Output[HTML],
 ) -> str:
@@ -29,7 +32,7 @@ def configure(
 
     Args:
         preset: Name of the settings to start from (demo, small, production).
-        config: URI of a YAML file of settings instead of a preset; "" means the preset is used.
+        config: URI of a YAML file of settings instead of a preset, or the settings themselves as JSON text; "" means the preset is used.
         resume: Name of an earlier run of this workspace whose settings are used again, with nothing else changed; "" means a fresh start.
         workspace: URI of the folder that holds all results; every step's pod must reach it.
         run_name: Name of this run; "" means the UTC time and a short id.
@@ -38,7 +41,10 @@ def configure(
         epochs: Passes over the training requests; 0 means as in the preset.
         schedule: When embedding tables train (single, co_train, frozen, delayed, auto); "" means as in the preset.
         dim: Width of tables and vectors; 0 means as in the preset.
+        launcher: Where the training job runs (local, pytorchjob, trainjob); "" means as in the settings.
         overrides: Any other settings as part.field=value, separated by spaces or semicolons; "" means none.
+        lock: Name of a lock that one run of the workspace holds at a time; while another run has it, no step does anything. "" means none.
+        job: Kubeflow's id of this run, by which its exit handler finds it again.
         settings: All settings of the run, resolved.
         report: The settings as a page.
 
@@ -59,8 +65,11 @@ def configure(
             "training.epochs": epochs,
             "training.schedule": schedule,
             "model.dim": dim,
+            "launch.launcher": launcher,
         },
         overrides=overrides,
+        lock=lock,
+        job=job,
     )
     with open(settings.path, "w") as file:  # noqa: PTH123  (kfp's artifacts are paths as text)
         file.write(run.config.model_dump_json(indent=2))

@@ -3,10 +3,10 @@
 from kfp import dsl
 from kfp.dsl import HTML, Dataset, Metrics, Output
 
-from components import PIPELINE_IMAGE
+from components import TORCH_IMAGE
 
 
-@dsl.component(base_image=PIPELINE_IMAGE, install_kfp_package=False)
+@dsl.component(base_image=TORCH_IMAGE, install_kfp_package=False)
 def semantic_ids(
     run: str,
     validate_data: str,

@@ -27,6 +27,9 @@ def command(
         str, typer.Option(help=f"Folder of all results. Default: ./{WORKSPACE}; for the demo ./{DEMO_WORKSPACE}.", metavar="URI")
     ] = "",
     resume: Annotated[str, typer.Option(help="Take all settings from this earlier run of the workspace.", metavar="RUN")] = "",
+    launcher: Annotated[
+        str, typer.Option(help="Where training runs: local, pytorchjob or trainjob (by the kubeconfig). Default: as in the settings.")
+    ] = "",
     name: Annotated[str, typer.Option(help="Name of the run. Default: the UTC time and a short id.")] = "",
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON, after the steps' own lines.")] = False,
 ) -> None:
@@ -35,8 +38,10 @@ def command(
     Example: clrflow run --preset small --set data.tables=my/tables --set training.epochs=3 --workspace my/workspace
     """
     from clrflow import storage
-    from clrflow.configure import configure_run, join_overrides, new_run_name
+    from clrflow.config import is_inline
+    from clrflow.configure import configure_run, join_overrides
     from clrflow.errors import ConfigError
+    from clrflow.run_names import new_run_name
     from pipelines.local_runner import run_locally
 
     if preset and config:
@@ -44,14 +49,17 @@ def command(
     overrides = join_overrides(set_ or ())
     preset = preset if preset or config or resume else "small"
     workspace = storage.absolute(workspace or (DEMO_WORKSPACE if preset == "demo" else WORKSPACE))
-    if config and storage.is_local(config):
+    if config and not is_inline(config) and storage.is_local(config):
         config = storage.absolute(config)
     name = name or new_run_name()
     arguments: dict[str, Any] = {
         "preset": preset, "config": config, "resume": resume, "workspace": workspace, "run_name": name, "overrides": overrides,
+        "launcher": launcher,
     }  # fmt: skip
     # The first step checks the same settings; here they are checked before a process is started, and a contradiction costs a second.
-    checked = configure_run(**arguments)
+    checked = configure_run(
+        **{key: value for key, value in arguments.items() if key != "launcher"}, shortcuts={"launch.launcher": launcher}
+    )
     console.line(f"run {checked.name} in {checked.workspace}")
     finished = run_locally(arguments, checked.uri)
     _conclude(checked, finished, as_json)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from clrflow.steps import STEPS
-from components import PIPELINE_IMAGE
+from components import PIPELINE_IMAGE, TORCH_IMAGE
 
 
 def component(name: str) -> Any:
@@ -18,7 +18,7 @@ def component(name: str) -> Any:
 @pytest.mark.parametrize("name", STEPS)
 def test_a_component_takes_the_run_and_one_place_for_each_step_that_it_reads(name: str) -> None:
     inputs = component(name).component_spec.inputs
-    assert list(inputs) == ["run", *STEPS[name].inputs]
+    assert list(inputs) == ["run", *STEPS[name].inputs, *(["launcher"] if name == "train" else [])]
     assert {spec.type for spec in inputs.values()} == {"String"}
 
 
@@ -29,8 +29,8 @@ def test_a_component_gives_the_interface_a_page_metrics_and_a_manifest(name: str
     assert outputs == {"report": "system.HTML", "metrics": "system.Metrics", "Output": "String"}
 
 
-@pytest.mark.parametrize("name", ["configure", *STEPS])
+@pytest.mark.parametrize("name", ["configure", *STEPS, "clean_up"])
 def test_a_component_runs_in_the_pipeline_image_and_installs_nothing_when_its_pod_starts(name: str) -> None:
     container = component(name).component_spec.implementation.container
-    assert container.image == PIPELINE_IMAGE
+    assert container.image == (TORCH_IMAGE if name in ("semantic_ids", "train") else PIPELINE_IMAGE)
     assert "pip install" not in " ".join([*container.command, *container.args])

@@ -37,4 +37,4 @@ def test_every_parameter_and_output_is_described(name: str) -> None:
 
 def test_there_is_one_component_a_step_and_the_one_that_begins_a_run() -> None:
     folders = {path.parent.name for path in Path(readmes.__file__).parent.glob("*/component.py")}
-    assert folders == {"configure", *STEPS}
+    assert folders == {"configure", *STEPS, "clean_up"}

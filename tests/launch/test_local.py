@@ -51,7 +51,7 @@ def test_bad_input_found_by_a_worker_stays_bad_input(job: Path) -> None:
 
 def test_killing_the_launcher_ends_its_workers(job: Path, tmp_path: Path) -> None:
     job.write_text(
-        "import os, pathlib, time\nfrom clrflow.launch.local import die_with_parent\ndie_with_parent()\n"
+        "import os, pathlib, time\nfrom clrflow.launch.torchrun import die_with_parent\ndie_with_parent()\n"
         f"pathlib.Path({str(tmp_path)!r}, 'pid').write_text(str(os.getpid()))\ntime.sleep(120)\n"
     )
     code = "from clrflow.launch.local import run_torchrun; run_torchrun('job_under_test', [], num_processes=1, what='test')"
@@ -71,7 +71,7 @@ def test_killing_the_launcher_ends_its_workers(job: Path, tmp_path: Path) -> Non
 def test_killing_the_launcher_while_a_worker_still_starts_leaves_no_orphan(job: Path, tmp_path: Path) -> None:
     # The launcher is killed before the worker asks to die with its parent, as in torch's seconds of import.
     job.write_text(
-        "import os, pathlib, time\nfrom clrflow.launch.local import die_with_parent\n"
+        "import os, pathlib, time\nfrom clrflow.launch.torchrun import die_with_parent\n"
         f"here = pathlib.Path({str(tmp_path)!r})\n(here / 'pid').write_text(str(os.getpid()))\n"
         "while not (here / 'killed').exists():\n    time.sleep(0.05)\n"
         "die_with_parent()\n(here / 'worked on').touch()\ntime.sleep(120)\n"

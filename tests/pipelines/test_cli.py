@@ -11,14 +11,27 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from clrflow import storage
+from clrflow import __version__, storage
 from clrflow.configure import configure_run
 from clrflow.errors import ClrflowError
 from pipelines import console, run_report
 from pipelines.cli import app
 
 CLRFLOW = str(Path(sys.executable).with_name("clrflow"))
-COMMANDS = ["run", "compile", "query", "report", "doctor", "data check", "data movielens", "data synthetic"]
+COMMANDS = [
+    "run",
+    "compile",
+    "submit",
+    "schedule",
+    "gc",
+    "query",
+    "serve",
+    "report",
+    "doctor",
+    "data check",
+    "data movielens",
+    "data synthetic",
+]
 runner = CliRunner()
 
 
@@ -33,16 +46,19 @@ def test_help_shows_an_example(command: str) -> None:
     assert f"Example: clrflow {command}" in " ".join(result.output.replace("│", " ").split())
 
 
-def test_help_is_there_within_a_second_and_names_what_exists_only() -> None:
+def test_help_is_there_within_a_second_and_names_every_command() -> None:
     started = time.monotonic()
     result = clrflow("--help")
     # 0.4 s on an idle core; the rest is room for a busy machine.
     assert time.monotonic() - started < 3
     assert result.returncode == 0
-    for command in ("run", "compile", "query", "report", "data", "doctor"):
-        assert command in result.stdout
-    for later in ("submit", "schedule", "serve"):
-        assert f" {later} " not in result.stdout
+    for command in ("run", "compile", "submit", "schedule", "gc", "query", "serve", "report", "data", "doctor"):
+        assert f" {command} " in result.stdout
+
+
+def test_the_version_is_printed() -> None:
+    result = runner.invoke(app, ["--version"])
+    assert (result.exit_code, result.output) == (0, f"clrflow {__version__}\n")
 
 
 @pytest.mark.parametrize(
@@ -57,6 +73,13 @@ def test_help_is_there_within_a_second_and_names_what_exists_only() -> None:
         (["run", "--set", "data.tables={{folder}}"], ["{{folder}}", "macro"]),
         (["run", "--resume", "yesterday"], ["resume='yesterday'", "holds no run"]),
         (["report"], ["holds no runs", "--workspace"]),
+        (["report", "--list"], ["holds no runs", "--workspace"]),
+        (["gc", "nowhere"], ["nowhere holds no runs", "--workspace"]),
+        (["submit", "--workspace", "/w", "--set", "data.tables=/t"], ["--endpoint is missing", "KFP_ENDPOINT"]),
+        (["schedule"], ["--cron is missing"]),
+        (["run", "--launcher", "slurm"], ["launch.launcher='slurm'", "'pytorchjob'"]),
+        (["run", "--launcher", "pytorchjob"], ["launch.image is empty"]),
+        (["compile", "--image", "Registry/x"], ["image 'Registry/x'", "registry.example"]),
         (["report", "yesterday"], ["yesterday", "holds no run.json"]),
         (["compile", "-o", "pipeline.json"], ["pipeline.json", ".yaml"]),
         (["compile", "-o", "/proc/pipeline.yaml"], ["/proc/pipeline.yaml", "can't be written"]),

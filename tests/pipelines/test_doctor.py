@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib.metadata
+import json
+from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
@@ -48,3 +50,35 @@ def test_a_full_disk_and_too_many_threads_are_told(monkeypatch: pytest.MonkeyPat
     assert doctor._disk("nowhere/at/all").remedy.startswith("Free 1.5 GB")
     monkeypatch.setenv("OMP_NUM_THREADS", "512")
     assert doctor._threads().state == "note"
+
+
+def test_a_cluster_that_is_not_there_is_told_with_what_to_check(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "absent"))
+    result = CliRunner().invoke(app, ["doctor", "--cluster"])
+    assert result.exit_code == 1
+    assert "no cluster to talk to" in result.output
+    assert "missing: api server" in result.stderr
+
+
+def test_an_api_server_that_does_not_answer_is_told_at_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    kubeconfig = tmp_path / "config"
+    context = {"name": "c", "context": {"cluster": "c", "user": "u"}}
+    # Port 9 of this machine: nobody listens.
+    whole = {
+        "apiVersion": "v1", "kind": "Config", "clusters": [{"name": "c", "cluster": {"server": "http://127.0.0.1:9"}}],
+        "users": [{"name": "u", "user": {"token": "secret-token"}}], "contexts": [context], "current-context": "c",
+    }  # fmt: skip
+    kubeconfig.write_text(json.dumps(whole))
+    monkeypatch.setenv("KUBECONFIG", str(kubeconfig))
+    result = CliRunner().invoke(app, ["doctor", "--cluster"])
+    assert result.exit_code == 1
+    assert "http://127.0.0.1:9 could not be reached" in result.output
+    assert "→ Check KUBECONFIG, its context and your network." in result.output
+    assert "secret-token" not in result.output + result.stderr
+
+
+@pytest.mark.parametrize("arguments", [["--pull"], ["--set", "launch.nodes=2"], ["--preset", "demo"], ["--config", "cluster.yaml"]])
+def test_options_of_the_clusters_check_are_refused_without_it(arguments: list[str]) -> None:
+    result = CliRunner().invoke(app, ["doctor", *arguments])
+    assert result.exit_code == 2
+    assert f"{arguments[0]} has no effect on a check of this machine; add --cluster" in result.stderr

@@ -120,7 +120,7 @@ def test_the_same_command_goes_on_from_the_last_finished_step(finished: str) -> 
     assert states(finished) == {
         "configure": "finished",
         **dict.fromkeys(("validate_data", "bootstrap", "semantic_ids"), "found"),
-        **dict.fromkeys(("train", "evaluate", "gate", "export_index", "publish"), "finished"),
+        **dict.fromkeys(("train", "evaluate", "gate", "export_index", "publish", "clean_up"), "finished"),
     }
 
 

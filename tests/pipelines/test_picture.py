@@ -16,7 +16,9 @@ def test_the_picture_is_in_step_with_the_code() -> None:
 
 def test_it_has_an_arrow_for_each_step_that_another_waits_for_and_none_that_others_imply(tmp_path: Path) -> None:
     compile_pipeline(tmp_path / "p.yaml")
-    tasks = next(iter(yaml.safe_load_all((tmp_path / "p.yaml").read_text())))["root"]["dag"]["tasks"]
+    spec = next(iter(yaml.safe_load_all((tmp_path / "p.yaml").read_text())))
+    tasks = dict(spec["components"]["comp-exit-handler-1"]["dag"]["tasks"])
+    tasks["clean-up"] = {"dependentTasks": list(tasks)}  # the exit handler waits for the group as a whole
     waits = {name.replace("-", "_"): {other.replace("-", "_") for other in task.get("dependentTasks", [])} for name, task in tasks.items()}
     drawn = edges()
     assert {earlier for earlier, later in drawn if later == "train"} == {"bootstrap", "semantic_ids"}

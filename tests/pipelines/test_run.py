@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from clrflow import storage
+from clrflow import lock, storage
+from clrflow.steps import STEPS
 
 CLRFLOW = str(Path(sys.executable).with_name("clrflow"))
 
@@ -52,3 +53,24 @@ def test_a_macro_in_a_parameter_ends_the_pipeline_in_its_first_step(tmp_path: Pa
         conditional_retrieval(workspace=str(tmp_path / "w"), tables="s3://bucket/[[CurrentTime]]")
     assert "parameter data.tables='s3://bucket/[[CurrentTime]]': [[CurrentTime]] is a macro" in capfd.readouterr().out
     assert not (tmp_path / "w").exists()
+
+
+def test_a_run_whose_lock_is_taken_goes_through_all_steps_doing_nothing_and_succeeds(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    from kfp import local
+
+    from pipelines.conditional_retrieval import conditional_retrieval
+
+    workspace = str(tmp_path / "w")
+    lock.take(workspace, "daily", "monday")
+    local.init(runner=local.SubprocessRunner(use_venv=False), pipeline_root=str(tmp_path / "kfp"))
+    conditional_retrieval(workspace=workspace, tables="/t", lock="daily")  # a step that failed would raise
+    said = capfd.readouterr().out
+    for step in STEPS:
+        assert f"{step}: skipped: another run, monday, held the lock daily" in said
+    assert ": succeeded: run monday held the lock daily, so nothing was done." in said
+    assert not (tmp_path / "w/steps").exists()
+    holder = lock.holder(workspace, "daily")
+    assert holder is not None
+    assert holder.run == "monday"

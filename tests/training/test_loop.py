@@ -19,7 +19,7 @@ from clrflow.training import job
 from clrflow.training.batches import Collator, EpochPlan
 from clrflow.training.catalogue import load_catalogue
 from clrflow.training.checkpoints import COMPLETE, Checkpoints, Position
-from clrflow.training.loop import Loop, Preempted, StopSignal
+from clrflow.training.loop import Loop, Preempted, StopReason, StopSignal
 from clrflow.training.requests import load_requests
 from clrflow.training.schedules import Schedule
 from clrflow.training.sharding import ShardedModel, local_rows
@@ -97,7 +97,7 @@ def test_a_run_that_was_stopped_ends_as_an_uninterrupted_one(tmp_path: Path) -> 
         nonlocal steps
         learn(*arguments, **named)
         steps += 1
-        stopped.stop.received = steps == 10  # seven steps an epoch: in the middle of the second
+        stopped.stop.received = StopReason(steps == 10)  # seven steps an epoch: in the middle of the second
 
     stopped._learn = learn_and_stop  # type: ignore[method-assign]
     with pytest.raises(Preempted, match="epoch 2"):

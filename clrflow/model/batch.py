@@ -7,7 +7,9 @@ tower runs once an item; the same holds for interests and boards.
 from __future__ import annotations
 
 import dataclasses
+from typing import TypeVar
 
+import torch
 from torch import Tensor
 
 
@@ -25,6 +27,9 @@ class ItemRows:
     """[n, M] bool."""
     content: Tensor
     """[n, E] float32."""
+
+    def to(self, device: torch.device) -> ItemRows:
+        return _moved(self, device)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -71,3 +76,15 @@ class Batch:
     """[C] float32: losses.log_inclusion of the candidates."""
     user_positives: Tensor
     """[B, C] bool: candidates that are targets of the request's user in this batch, in whichever request."""
+
+    def to(self, device: torch.device) -> Batch:
+        return dataclasses.replace(_moved(self, device), items=self.items.to(device))
+
+
+Rows = TypeVar("Rows", ItemRows, Batch)
+
+
+def _moved(rows: Rows, device: torch.device) -> Rows:
+    """A copy whose tensors are on the device; the same tensors where they are there already."""
+    tensors = {field.name: getattr(rows, field.name) for field in dataclasses.fields(rows)}
+    return dataclasses.replace(rows, **{name: value.to(device) for name, value in tensors.items() if isinstance(value, Tensor)})

@@ -20,12 +20,16 @@ def main() -> int:
 
     from clrflow import storage
     from clrflow.errors import ClrflowError
+    from clrflow.training.device import group_backend, training_device
     from clrflow.training.job import JobSpec, train_job
     from clrflow.training.loop import Preempted
 
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
-    dist.init_process_group("cpu:gloo")
     try:
+        device = training_device()
+        if device.type == "cuda":
+            torch.cuda.set_device(device)
+        dist.init_process_group(group_backend(device))
         train_job(JobSpec(**storage.read_json(sys.argv[1])), lease=os.environ.get(LEASE, ""))
         dist.barrier()
         return 0

@@ -28,6 +28,7 @@ from clrflow.steps import Run
 from clrflow.training.batches import Collator, EpochPlan
 from clrflow.training.catalogue import Catalogue, load_catalogue
 from clrflow.training.checkpoints import Checkpoints
+from clrflow.training.device import training_device
 from clrflow.training.loop import BEST, FIRST, Loop, StopReason, StopSignal
 from clrflow.training.ragged import Index, Ragged
 from clrflow.training.requests import RequestTable, load_requests
@@ -135,7 +136,7 @@ def build(run: Run, catalogue: Catalogue) -> ShardedModel:
     )
     return shard(
         tower,
-        device=torch.device("cpu"),
+        device=training_device(),
         table_learning_rate=settings.table_learning_rate,
         dense_learning_rate=settings.dense_learning_rate,
         weight_decay=settings.weight_decay,

@@ -126,7 +126,7 @@ class Loop:
     def _learn(self, epoch: int, step: int, rows: np.ndarray, meter: Meter, frozen: bool) -> None:
         seeds = [self.settings.seed, epoch, step, dist.get_rank()]
         torch.manual_seed(int(np.random.SeedSequence(seeds).generate_state(1)[0]))
-        batch = self.collator.training(rows, np.random.default_rng(seeds))
+        batch = self.collator.training(rows, np.random.default_rng(seeds)).to(self.model.device)
         self.model.set_dense_learning_rate(self.dense_rate(epoch, step))
         loss, parts = self.model.wrapped(batch)
         loss.backward()
@@ -201,6 +201,6 @@ class Meter:
     def means(self) -> dict[str, float]:
         """Mean over this process's steps (since the last resume), by part of the loss; averaged over processes."""
         names = ["loss", "unconditional", "conditioned", "history"]
-        values = torch.stack([self.sums.get(name, torch.zeros(())) for name in names]) / max(self.num_steps, 1)
+        values = torch.stack([self.sums.get(name, torch.zeros(())).cpu() for name in names]) / max(self.num_steps, 1)
         dist.all_reduce(values)
         return dict(zip(names, (values / dist.get_world_size()).tolist(), strict=True))

@@ -69,11 +69,12 @@ def write_serving(
         name = {INTEREST: "interests", BOARD: "boards"}.get(table)
         if name is None:
             continue
+        local = local.detach().cpu()
         before = _rows_before(len(local))
-        _save(folder, f"{name}-{rank:05d}", rows=torch.arange(before, before + len(local)), **vars(quantise(local.detach(), bits)))
+        _save(folder, f"{name}-{rank:05d}", rows=torch.arange(before, before + len(local)), **vars(quantise(local, bits)))
 
     if rank == 0:
-        tower = {name: value.detach().contiguous() for name, value in model.module.user_tower.state_dict().items()}
+        tower = {name: value.detach().cpu().contiguous() for name, value in model.module.user_tower.state_dict().items()}
         _save(folder, "user_tower", **tower)
         _save(folder, "interest_ids", ids=torch.from_numpy(catalogue.interest_ids.copy()))
         note = {

@@ -7,6 +7,7 @@ by rows over the processes and updated by row-wise Adagrad fused into their back
 from __future__ import annotations
 
 import dataclasses
+import os
 from collections.abc import Iterator
 from typing import Any, cast
 
@@ -60,6 +61,8 @@ class ShardedModel:
     """Of tables and towers together."""
     dense: KeyedOptimizerWrapper
     """Of the towers alone."""
+    device: torch.device
+    """Where the towers and this process's shards are."""
 
     @property
     def module(self) -> Any:
@@ -81,7 +84,7 @@ def shard(
         raise ClrflowError(f"shard() needs a model whose lookup is a ShardedLookup, got {type(lookup).__name__}.")
     apply_optimizer_in_backward(RowWiseAdagrad, lookup.collection.parameters(), {"lr": table_learning_rate, "eps": 1e-8})
     world_size = dist.get_world_size()
-    local_size = min(world_size, torch.cuda.device_count()) if device.type == "cuda" else world_size
+    local_size = int(os.environ.get("LOCAL_WORLD_SIZE", world_size))  # set by torchrun: processes of this node
     sharder = cast(ModuleSharder[nn.Module], EmbeddingCollectionSharder())
     plan = construct_module_sharding_plan(
         lookup.collection,
@@ -101,7 +104,7 @@ def shard(
         lambda parameters: torch.optim.AdamW(parameters, lr=dense_learning_rate, weight_decay=weight_decay),
     )
     optimizer = CombinedOptimizer([("tables", wrapped.fused_optimizer), ("dense", dense)])
-    return ShardedModel(wrapped=wrapped, optimizer=optimizer, dense=dense)
+    return ShardedModel(wrapped=wrapped, optimizer=optimizer, dense=dense, device=device)
 
 
 def local_rows(value: Tensor) -> Tensor:

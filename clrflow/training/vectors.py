@@ -39,9 +39,9 @@ def item_tokens_and_vectors(model: ShardedModel, catalogue: Catalogue) -> tuple[
     tokens, vectors = [], []
     for places in _chunks(len(catalogue), ITEMS_A_CHUNK):
         items, interest_rows = catalogue.item_rows(places if len(places) else np.zeros(1, dtype=np.int64))
-        found = model.module.encode_items(items, torch.from_numpy(interest_rows))
-        tokens.append(found[0][: len(places)].numpy())
-        vectors.append(found[1][: len(places)].numpy())
+        found = model.module.encode_items(items.to(model.device), torch.from_numpy(interest_rows).to(model.device))
+        tokens.append(found[0][: len(places)].cpu().numpy())
+        vectors.append(found[1][: len(places)].cpu().numpy())
     return np.concatenate(tokens), np.concatenate(vectors)
 
 
@@ -56,7 +56,7 @@ def query_vectors(
         chunk = rows[places] if len(places) else rows[:1]
         wanted = conditions(chunk)
         batch = collator.queries(chunk, wanted)
-        vectors = model.module.encode_queries(batch).numpy()
+        vectors = model.module.encode_queries(batch.to(model.device)).cpu().numpy()
         if not len(places):
             continue
         request, slot = np.nonzero(batch.query_present.numpy())

@@ -33,7 +33,15 @@ demo: $(STAMP) ## Run the whole pipeline on MovieLens-100k, then ask the index t
 
 .PHONY: test
 test: lint ## Lint, types, layers and all tests, with one small end-to-end run
-	$(BIN)/python -m pytest -m "not slow and not gpu and not gpu_torchrec"
+	$(BIN)/python -m pytest -m "not slow and not gpu and not gpu_torchrec and not cluster"
+
+.PHONY: test-cluster
+test-cluster: $(STAMP) ## Tests on a real cluster: a local one that comes and goes (Linux, root), or the one that KUBECONFIG names
+	@tests/cluster/local/cluster test
+
+.PHONY: images
+images: ## Build the images for the CPU with docker or, without its daemon, buildah; the local cluster gets them if it is up
+	@images/build
 
 .PHONY: lint
 lint: $(STAMP) ## Style, format, types and the one-way dependencies

@@ -7,7 +7,7 @@ tower runs once an item; the same holds for interests and boards.
 from __future__ import annotations
 
 import dataclasses
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -86,5 +86,6 @@ Rows = TypeVar("Rows", ItemRows, Batch)
 
 def _moved(rows: Rows, device: torch.device) -> Rows:
     """A copy whose tensors are on the device; the same tensors where they are there already."""
-    tensors = {field.name: getattr(rows, field.name) for field in dataclasses.fields(rows)}
-    return dataclasses.replace(rows, **{name: value.to(device) for name, value in tensors.items() if isinstance(value, Tensor)})
+    values = {field.name: getattr(rows, field.name) for field in dataclasses.fields(rows)}
+    moved: dict[str, Any] = {name: value.to(device) for name, value in values.items() if isinstance(value, Tensor)}
+    return dataclasses.replace(rows, **moved)

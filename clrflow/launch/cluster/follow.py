@@ -26,8 +26,9 @@ from clrflow.launch.torchrun import BAD_INPUT
 from clrflow.progress import duration, say
 
 POLL_S = 1.0
-LAG_S = 30.0
-"""How far a job's status may lag behind its pods before the pods are believed."""
+LAG_S, DONE_S = 45.0, 5.0
+"""How far a job's status may lag behind its pods before they are believed to have failed, or to have succeeded; after a restart of the API
+server operators take half a minute to come back."""
 OUTPUT_S = 20.0
 """How long a finished job's output may take to show up; file systems over the network show new files late."""
 RETRIED_CODES = 128
@@ -77,8 +78,7 @@ class Follower:
         self.waiting.look(pods)
         self._check_limits(pods)
         self._count_restarts(pods)
-        self._check_claims(state.phase, pods)
-        return False
+        return self._check_claims(state.phase, pods)
 
     def _read(self) -> tuple[dict[str, Any], list[dict[str, Any]]]:
         try:
@@ -187,26 +187,32 @@ class Follower:
             "said:\n  " + "\n  ".join(lines or ["nothing"])
         )
 
-    def _check_claims(self, phase: str, pods: list[dict[str, Any]]) -> None:
-        """Believe the pods where the status says otherwise for long."""
+    def _check_claims(self, phase: str, pods: list[dict[str, Any]]) -> bool:
+        """Believe the pods where the status says otherwise for long; True when they are done and the output is there."""
         alive = [
             pod for pod in pods if pod["status"].get("phase") in ("Pending", "Running") and not pod["metadata"].get("deletionTimestamp")
         ]
+        succeeded = bool(pods) and all(pod["status"].get("phase") == "Succeeded" for pod in pods)
+        if self._lasts("all is done", succeeded, DONE_S) and storage.exists(self.request.output):
+            say(f"{self.request.what}: job {self.name} is called {phase} still, but its pods have succeeded and its output is there")
+            self.log.finish()
+            return True
         if self._lasts("nothing runs", bool(self._uids) and not alive):
             raise self._unsaid(pods, f"job {self.name} is called {phase}, but none of its pods runs")
         dead = [pod for pod in failed_pods(pods) if not self._comes_again(pod)]
         if self._lasts("a pod failed", bool(dead)):
             raise self._unsaid(pods, f"job {self.name} is called {phase}, but its pod {dead[0]['metadata']['name']} failed for good")
+        return False
 
     def _comes_again(self, pod: dict[str, Any]) -> bool:
         ended = container_status(pod, self.backend.container).get("state", {}).get("terminated") or {}
         return self.settings.elastic and int(ended.get("exitCode", RETRIED_CODES)) >= RETRIED_CODES
 
-    def _lasts(self, what: str, holds: bool) -> bool:
+    def _lasts(self, what: str, holds: bool, seconds: float = LAG_S) -> bool:
         since = self._odd_since.setdefault(what, time.monotonic())
         if not holds:
             del self._odd_since[what]
-        return holds and time.monotonic() - since > LAG_S
+        return holds and time.monotonic() - since > seconds
 
     def _unsaid(self, pods: list[dict[str, Any]], why: str) -> ClrflowError:
         error = explain(self.cluster, self.backend.container, pods, what=self.request.what, job=self.name, said=self.log.output)

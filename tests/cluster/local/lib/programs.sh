@@ -1,0 +1,53 @@
+# The Go programs, each from a module of its own whose versions and checksums are in modules/NAME/go.mod and go.sum.
+# shellcheck shell=bash
+
+KUBERNETES_VERSION=1.36.3
+KUBERNETES_PROGRAMS=(kube-apiserver kube-controller-manager kube-scheduler kubelet kubectl kube-proxy)
+
+build_programs() {
+    mkdir -p "$BIN" "$LOGS"
+    # Linked without it, every program calls itself v0.0.0-master and clients refuse to talk to it.
+    local stamp="" package
+    for package in k8s.io/component-base/version k8s.io/client-go/pkg/version; do
+        stamp+=" -X $package.gitVersion=v$KUBERNETES_VERSION -X $package.gitMajor=1 -X $package.gitMinor=${KUBERNETES_VERSION:2:2}"
+        stamp+=" -X $package.gitTreeState=clean"
+    done
+    build_module kubernetes "$stamp" "${KUBERNETES_PROGRAMS[@]/#/k8s.io/kubernetes/cmd/}"
+    build_module etcd "" go.etcd.io/etcd/server/v3
+    build_module coredns "" ./dns
+    build_module training-operator "" github.com/kubeflow/training-operator/cmd/training-operator.v1
+    build_module kwok "" sigs.k8s.io/kwok/cmd/kwok
+}
+
+# build_module NAME LINKER_FLAGS PACKAGE...
+build_module() {
+    local name=$1 flags=$2 start=$SECONDS
+    shift 2
+    local inputs
+    inputs="$(find "$MODULES/$name" -type f | sort | xargs cat | sha256sum) $(go env GOVERSION) $flags $*"
+    stamped "program-$name" "$inputs" compile "$name" "$flags" "$@"
+    echo "$name: $((SECONDS - start)) s"
+}
+
+compile() {
+    local name=$1 flags=$2 out=$BIN/.new-$1
+    shift 2
+    rm -rf "$out"
+    mkdir -p "$out"
+    (cd "$MODULES/$name" && CGO_ENABLED=0 GOFLAGS="${GOFLAGS:-} -mod=readonly" go build -ldflags="-s -w $flags" -o "$out/" "$@")
+    # Go names a program after the last part of its package's path.
+    case $name in
+    etcd) rename_program "$out" etcd ;;
+    coredns) rename_program "$out" coredns ;;
+    training-operator) rename_program "$out" training-operator ;;
+    esac
+    mv "$out"/* "$BIN/" # in one move a program: a running one keeps its file
+    rmdir "$out"
+}
+
+# rename_program FOLDER NAME: the only file in a folder.
+rename_program() {
+    local found
+    found=$(ls "$1")
+    [[ $found == "$2" ]] || mv "$1/$found" "$1/$2"
+}

@@ -1,0 +1,127 @@
+"""Launchers that die and API servers that go: the job is adopted, or ends by itself, and nothing of what it says is lost."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tests.cluster.conftest import eventually
+from tests.cluster.launching import Launching
+
+pytestmark = pytest.mark.cluster
+
+
+def test_a_retry_adopts_the_job_of_a_killed_launcher(launching: Launching) -> None:
+    request = launching.job("counting", "OUTPUT", "100")
+    first = launching.start(request, launching.settings())
+    first.wait_for("number 00003")
+    first.kill()
+    (left,) = launching.jobs()
+    second = launching.start(request, launching.settings())
+    assert second.wait() == 0, second.said
+    (job,) = launching.jobs()
+    assert job["metadata"]["uid"] == left["metadata"]["uid"]
+    assert "number 00099" in second.said
+    delete_jobs(launching)
+
+
+def test_a_job_that_nobody_follows_saves_and_ends_within_its_lease(launching: Launching) -> None:
+    request = launching.job("counting", "OUTPUT", "3000")
+    lease_s = 5
+    first = launching.start(request, launching.settings(lease_s=lease_s))
+    first.wait_for("number 00003")
+    first.kill()
+    killed = time.monotonic()
+    eventually(lambda: status(launching) == "Failed", within_s=lease_s + 15, what="end of the abandoned job")
+    assert time.monotonic() - killed >= lease_s * 0.7
+    (pod,) = launching.pods()
+    assert pod.status.container_statuses[0].state.terminated.exit_code == 75
+    # A launch that comes too late for the old job goes on from what it saved.
+    saved = int((Path(request["folder"]) / "counted").read_text())
+    request["arguments"][1] = str(saved + 10)
+    second = launching.start(request, launching.settings())
+    assert second.wait() == 0, second.said
+    assert f"number {saved:05d}" in second.said
+    assert "number 00001" not in second.said
+    delete_jobs(launching)
+
+
+def test_the_launcher_outlives_the_api_server_and_its_token(
+    launching: Launching, restart_api_server: Callable[[], None], tmp_path: Path
+) -> None:
+    login = Login(launching, tmp_path / "kubeconfig")
+    login.rotate()
+    launching.kubeconfig = login.kubeconfig
+    try:
+        process = launching.start(launching.job("counting", "OUTPUT", "160"), launching.settings())
+        process.wait_for("number 00010")
+        restart_api_server()
+        process.wait_for("asking again", within_s=30)
+        login.rotate()
+        assert process.wait() == 0, process.said
+    finally:
+        launching.kubeconfig = None
+    counted = [int(number) for number in re.findall(r"number (\d+)", process.said)]
+    assert counted == list(range(160))
+    delete_jobs(launching)
+
+
+class Login:
+    """A kubeconfig with a service account's token, which ends with the Secret that it is bound to."""
+
+    def __init__(self, launching: Launching, kubeconfig: Path):
+        self.core, self.namespace, self.kubeconfig = launching.cluster.core, launching.workspace.namespace, kubeconfig
+        self.settings = yaml.safe_load(launching.cluster.kubeconfig.read_text())
+        self.number = 0
+        rights = [
+            {"apiGroups": ["kubeflow.org"], "resources": ["pytorchjobs"], "verbs": ["create", "get", "list", "delete"]},
+            {"apiGroups": [""], "resources": ["pods", "events"], "verbs": ["list"]},
+            {"apiGroups": [""], "resources": ["pods/log"], "verbs": ["get"]},
+        ]
+        from kubernetes import client
+
+        rbac = client.RbacAuthorizationV1Api(launching.cluster.api)
+        self.core.create_namespaced_service_account(self.namespace, {"metadata": {"name": "person"}})
+        rbac.create_namespaced_role(self.namespace, {"metadata": {"name": "person"}, "rules": rights})
+        rbac.create_namespaced_role_binding(
+            self.namespace,
+            {
+                "metadata": {"name": "person"},
+                "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "person"},
+                "subjects": [{"kind": "ServiceAccount", "name": "person", "namespace": self.namespace}],
+            },
+        )
+
+    def rotate(self) -> None:
+        """A new token; the one before ends at once (the server may remember it for ten seconds)."""
+        self.number += 1
+        secret = self.core.create_namespaced_secret(self.namespace, {"metadata": {"name": f"token-{self.number}"}})
+        bound = {"kind": "Secret", "apiVersion": "v1", "name": secret.metadata.name, "uid": secret.metadata.uid}
+        asked = {"spec": {"audiences": [], "expirationSeconds": 600, "boundObjectRef": bound}}
+        token = self.core.create_namespaced_service_account_token("person", self.namespace, asked).status.token
+        self.settings["users"][0]["user"] = {"token": token}
+        draft = self.kubeconfig.with_suffix(".draft")
+        draft.write_text(yaml.safe_dump(self.settings))
+        shutil.move(draft, self.kubeconfig)
+        if self.number > 1:
+            self.core.delete_namespaced_secret(f"token-{self.number - 1}", self.namespace)
+
+
+def status(launching: Launching) -> str:
+    (job,) = launching.jobs()
+    holding = [condition["type"] for condition in job.get("status", {}).get("conditions", []) if condition["status"] == "True"]
+    return holding[-1] if holding else ""
+
+
+def delete_jobs(launching: Launching) -> None:
+    for job in launching.jobs():
+        launching.cluster.custom.delete_namespaced_custom_object(
+            "kubeflow.org", "v1", launching.workspace.namespace, "pytorchjobs", job["metadata"]["name"]
+        )
+    eventually(lambda: not launching.pods(), within_s=30, what="end of the pods")

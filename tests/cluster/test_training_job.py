@@ -1,0 +1,150 @@
+"""The project's own training in pods: one master and one worker, killed and resumed, and the step after it reads what they wrote."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import dataclasses
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from clrflow import storage
+from clrflow.launch.settings import LaunchSettings
+from clrflow.steps import Run
+from tests.cluster.conftest import eventually
+from tests.cluster.launching import Launching, Process
+from tests.training import world
+
+pytestmark = pytest.mark.cluster
+
+NUM_EPOCHS = 8
+KILLED_IN = 3
+"""Number of the epoch in which something is killed."""
+
+
+@dataclasses.dataclass(kw_only=True)
+class Training:
+    """One run of the train step, in a folder of its own below the workspace."""
+
+    launching: Launching
+    run: Run
+    inputs: dict[str, str]
+    said: str = ""
+    saved: int = 0
+    """Step of the newest checkpoint when the job had been abandoned."""
+
+    @property
+    def folder(self) -> Path:
+        (folder,) = Path(self.run.workspace).glob("steps/train/*")
+        return folder
+
+    @property
+    def job(self) -> str:
+        return next(job["metadata"]["name"] for job in self.launching.jobs() if job["metadata"]["labels"]["clrflow/run"] == self.run.name)
+
+    def history(self) -> list[dict[str, Any]]:
+        history: list[dict[str, Any]] = storage.read_json(str(self.folder / "curves.json"))["schedules"]["co_train"]["history"]
+        return history
+
+    def start(self) -> Process:
+        return self.launching.train(self.run.uri, self.inputs)
+
+    def until_killed(self) -> Process:
+        process = self.start()
+        process.wait_for(f"co_train epoch {KILLED_IN - 1}/{NUM_EPOCHS}", within_s=240)
+        return process
+
+    def finish(self, process: Process) -> Training:
+        code = process.wait(300)
+        self.said = process.said
+        assert code == 0, self.said
+        return self
+
+
+def training(launching: Launching, name: str, **changes: Any) -> Training:
+    settings = world.config(
+        training__num_processes=2, training__batch_size=8, training__epochs=NUM_EPOCHS, training__patience=NUM_EPOCHS,
+        training__checkpoint_every_steps=5,
+    )  # fmt: skip
+    launch = LaunchSettings.model_validate(launching.settings(nodes=2, **changes))
+    folder = str(launching.workspace.folder / name)
+    run = Run(name=name, workspace=folder, config=settings.model_copy(update={"launch": launch}))
+    run.save()
+    return Training(launching=launching, run=run, inputs=world.make_inputs(folder))
+
+
+def undisturbed(launching: Launching) -> Training:
+    made = training(launching, "undisturbed")
+    return made.finish(made.start())
+
+
+def worker_killed(launching: Launching, *, elastic: bool) -> Training:
+    """As when a node is lost: no SIGTERM, no grace."""
+    made = training(launching, "elastic" if elastic else "static", elastic=elastic, max_restarts=2)
+    process = made.until_killed()
+    worker = f"{made.job}-worker-{1 if elastic else 0}"
+    launching.cluster.core.delete_namespaced_pod(worker, launching.workspace.namespace, grace_period_seconds=0)
+    return made.finish(process)
+
+
+def abandoned(launching: Launching) -> Training:
+    """The launcher is killed, and comes again only after the job has ended by itself."""
+    made = training(launching, "abandoned", lease_s=5, max_restarts=1)
+    made.until_killed().kill()
+
+    def runs() -> bool:
+        return any(pod.status.phase == "Running" for pod in launching.pods() if pod.metadata.name.startswith(name))
+
+    name = made.job
+    eventually(lambda: not runs(), within_s=60, what="end of the abandoned job")
+    steps = made.folder.glob("checkpoints/co_train/step-*/complete.json")
+    made.saved = max(int(path.parent.name.removeprefix("step-")) for path in steps)
+    return made.finish(made.start())
+
+
+@pytest.fixture(scope="module")
+def trainings(launching: Launching) -> Iterator[dict[str, concurrent.futures.Future[Training]]]:
+    """All of this module side by side: most of a job's time goes by with starting and waiting."""
+    with concurrent.futures.ThreadPoolExecutor() as pool:
+        yield {
+            "undisturbed": pool.submit(undisturbed, launching),
+            "static": pool.submit(worker_killed, launching, elastic=False),
+            "elastic": pool.submit(worker_killed, launching, elastic=True),
+            "abandoned": pool.submit(abandoned, launching),
+        }
+
+
+Trainings = dict[str, "concurrent.futures.Future[Training]"]
+
+
+def test_two_pods_train_and_leave_a_checkpoint_and_a_manifest(trainings: Trainings) -> None:
+    trained = trainings["undisturbed"].result()
+    assert (trained.folder / "manifest.json").exists()
+    assert list(trained.folder.glob("checkpoints/co_train/best/complete.json"))
+    assert sorted(path.name for path in trained.folder.glob("item_vectors/*.parquet")) == ["part-00000.parquet", "part-00001.parquet"]
+    assert len(trained.history()) == NUM_EPOCHS
+    assert f"co_train epoch {NUM_EPOCHS}/{NUM_EPOCHS}" in trained.said  # rank 0's progress streams into the step's log
+    assert "restart" not in trained.said
+
+
+@pytest.mark.parametrize("form", ["static", "elastic"])
+def test_a_worker_killed_in_mid_epoch_costs_no_accuracy(trainings: Trainings, form: str) -> None:
+    trained, killed = trainings["undisturbed"].result(), trainings[form].result()
+    assert "going on from step-" in killed.said
+    assert "restart 1 of 2" in killed.said
+    assert killed.said.count("made in namespace") == (2 if form == "static" else 1)
+    assert ends_like(killed, trained)
+
+
+def test_an_abandoned_training_saves_a_checkpoint_and_a_late_retry_goes_on_from_it(trainings: Trainings) -> None:
+    trained, late = trainings["undisturbed"].result(), trainings["abandoned"].result()
+    assert late.saved > 0
+    assert f"going on from step-{late.saved:08d}" in late.said
+    assert ends_like(late, trained)
+
+
+def ends_like(found: Training, expected: Training) -> bool:
+    """The last epoch's loss and score are those of an uninterrupted training."""
+    return all(found.history()[-1][figure] == pytest.approx(expected.history()[-1][figure], rel=1e-5) for figure in ("loss", "score"))

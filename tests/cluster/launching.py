@@ -91,7 +91,7 @@ class Launching:
         base: dict[str, Any] = {
             "launcher": "pytorchjob", "image": self.images.trainer, "namespace": self.workspace.namespace, "service_account": "default",
             "volumes": [{"claim": self.workspace.claim, "path": folder}], "env": {"PYTHONPATH": f"{CODE_IN_IMAGE}:{folder}/programs"},
-            "max_restarts": 0, "provision_timeout_s": 60, "deadline_s": 300, "grace_s": 30,
+            "max_restarts": 0, "provision_timeout_s": 60, "deadline_s": 600, "grace_s": 30,
         }  # fmt: skip
         return base | changes
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import shutil
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -28,27 +27,6 @@ def test_a_retry_adopts_the_job_of_a_killed_launcher(launching: Launching) -> No
     (job,) = launching.jobs()
     assert job["metadata"]["uid"] == left["metadata"]["uid"]
     assert "number 00099" in second.said
-    delete_jobs(launching)
-
-
-def test_a_job_that_nobody_follows_saves_and_ends_within_its_lease(launching: Launching) -> None:
-    request = launching.job("counting", "OUTPUT", "3000")
-    lease_s = 5
-    first = launching.start(request, launching.settings(lease_s=lease_s))
-    first.wait_for("number 00003")
-    first.kill()
-    killed = time.monotonic()
-    eventually(lambda: status(launching) == "Failed", within_s=lease_s + 15, what="end of the abandoned job")
-    assert time.monotonic() - killed >= lease_s * 0.7
-    (pod,) = launching.pods()
-    assert pod.status.container_statuses[0].state.terminated.exit_code == 75
-    # A launch that comes too late for the old job goes on from what it saved.
-    saved = int((Path(request["folder"]) / "counted").read_text())
-    request["arguments"][1] = str(saved + 10)
-    second = launching.start(request, launching.settings())
-    assert second.wait() == 0, second.said
-    assert f"number {saved:05d}" in second.said
-    assert "number 00001" not in second.said
     delete_jobs(launching)
 
 
@@ -111,12 +89,6 @@ class Login:
         shutil.move(draft, self.kubeconfig)
         if self.number > 1:
             self.core.delete_namespaced_secret(f"token-{self.number - 1}", self.namespace)
-
-
-def status(launching: Launching) -> str:
-    (job,) = launching.jobs()
-    holding = [condition["type"] for condition in job.get("status", {}).get("conditions", []) if condition["status"] == "True"]
-    return holding[-1] if holding else ""
 
 
 def delete_jobs(launching: Launching) -> None:

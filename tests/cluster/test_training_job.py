@@ -19,8 +19,8 @@ from tests.training import world
 
 pytestmark = pytest.mark.cluster
 
-NUM_EPOCHS = 8
-KILLED_IN = 3
+NUM_EPOCHS = 4
+KILLED_IN = 2
 """Number of the epoch in which something is killed."""
 
 
@@ -53,7 +53,7 @@ class Training:
 
     def until_killed(self) -> Process:
         process = self.start()
-        process.wait_for(f"co_train epoch {KILLED_IN - 1}/{NUM_EPOCHS}", within_s=240)
+        process.wait_for(f"co_train epoch {KILLED_IN - 1}/{NUM_EPOCHS} (tables", within_s=240)
         return process
 
     def finish(self, process: Process) -> Training:
@@ -66,7 +66,7 @@ class Training:
 def training(launching: Launching, name: str, **changes: Any) -> Training:
     settings = world.config(
         training__num_processes=2, training__batch_size=8, training__epochs=NUM_EPOCHS, training__patience=NUM_EPOCHS,
-        training__checkpoint_every_steps=5,
+        training__checkpoint_every_steps=4,
     )  # fmt: skip
     launch = LaunchSettings.model_validate(launching.settings(nodes=2, **changes))
     folder = str(launching.workspace.folder / name)

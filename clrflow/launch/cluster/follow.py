@@ -164,7 +164,13 @@ class Follower:
             )
 
     def _count_restarts(self, pods: list[dict[str, Any]]) -> None:
-        """Of processes (by their own words) or of pods (by their uids), whichever is more: a lost pod shows as both."""
+        """Of an elastic job's processes (by their own words) or pods (by their uids), whichever is more: a lost pod shows as both.
+
+        A static job doesn't go on by itself; it fails, and is made again.
+        """
+        if not self.settings.elastic:
+            self._uids = {pod["metadata"]["name"]: pod["metadata"]["uid"] for pod in pods} or self._uids
+            return
         for pod in pods:
             name, uid = pod["metadata"]["name"], pod["metadata"]["uid"]
             self._replaced += name in self._uids and self._uids[name] != uid

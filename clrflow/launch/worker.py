@@ -98,6 +98,9 @@ class Group:
             max_restarts=int(environ.get("PET_MAX_RESTARTS") or arguments.max_restarts), job=job,
         )  # fmt: skip
 
+    join_timeout_s = 3600
+    """Longest wait of torchrun for a lost pod to come back; a new node takes minutes, and the launcher watches its own limits."""
+
     def torchrun_options(self) -> list[str]:
         common = [f"--nproc-per-node={self.processes}"]
         if self.elastic:
@@ -105,6 +108,7 @@ class Group:
             return [
                 *common, f"--nnodes={self.nodes}:{self.nodes}", "--rdzv-backend=c10d", f"--rdzv-endpoint={self.host}:{self.port}",
                 f"--rdzv-id={self.job}", f"--local-addr={socket.gethostname()}", f"--max-restarts={self.max_restarts}",
+                f"--rdzv-conf=join_timeout={self.join_timeout_s}",
             ]  # fmt: skip
         return [
             *common, f"--nnodes={self.nodes}", f"--node-rank={self.node}", f"--master-addr={self.host}", f"--master-port={self.port}",

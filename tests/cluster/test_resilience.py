@@ -17,7 +17,7 @@ pytestmark = pytest.mark.cluster
 
 
 def test_a_retry_adopts_the_job_of_a_killed_launcher(launching: Launching) -> None:
-    request = launching.job("counting", "OUTPUT", "100")
+    request = launching.job("counting", "OUTPUT", "70")
     first = launching.start(request, launching.settings())
     first.wait_for("number 00003")
     first.kill()
@@ -26,7 +26,7 @@ def test_a_retry_adopts_the_job_of_a_killed_launcher(launching: Launching) -> No
     assert second.wait() == 0, second.said
     (job,) = launching.jobs()
     assert job["metadata"]["uid"] == left["metadata"]["uid"]
-    assert "number 00099" in second.said
+    assert "number 00069" in second.said
     delete_jobs(launching)
 
 
@@ -41,6 +41,8 @@ def test_the_launcher_outlives_the_api_server_and_its_token(
         process.wait_for("number 00010")
         restart_api_server()
         process.wait_for("asking again", within_s=30)
+        ready = ("get", "--raw", "/readyz")
+        eventually(lambda: launching.cluster.kubectl(*ready, check=False).returncode == 0, within_s=60, what="API server")
         login.rotate()
         assert process.wait() == 0, process.said
     finally:

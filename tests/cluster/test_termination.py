@@ -53,7 +53,7 @@ def test_a_terminated_run_takes_its_job_with_it(launching: Launching, workflow: 
 
 
 def test_a_drained_steps_next_attempt_adopts_the_job(launching: Launching, workflow: str, start: Callable[..., Process]) -> None:
-    request = launching.job("counting", "OUTPUT", "120")
+    request = launching.job("counting", "OUTPUT", "70")
     first = start(request, workflow)
     first.wait_for("number 00003")
     first.terminate_as_kubeflow_does()

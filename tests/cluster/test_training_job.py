@@ -106,8 +106,8 @@ def abandoned(launching: Launching) -> Training:
 
 @pytest.fixture(scope="module")
 def trainings(launching: Launching) -> Iterator[dict[str, concurrent.futures.Future[Training]]]:
-    """All of this module side by side: most of a job's time goes by with starting and waiting."""
-    with concurrent.futures.ThreadPoolExecutor() as pool:
+    """All of this module, two at a time: one waits or starts while another trains. More would only take the cores from each other."""
+    with concurrent.futures.ThreadPoolExecutor(2) as pool:
         yield {
             "undisturbed": pool.submit(undisturbed, launching),
             "static": pool.submit(worker_killed, launching, elastic=False),

@@ -6,6 +6,7 @@ particular to GPUs and EFA stands here and in instances.py, never in the step's 
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from clrflow.launch.cluster.instances import EFA, GPU, HUGE_PAGES, INSTANCE_LABEL, ZONE_LABEL
@@ -25,12 +26,16 @@ NETWORK_LAYERS = {3: 100, 2: 50, 1: 10}
 """AWS's labels topology.k8s.aws/network-node-layer-N, 3 nearest to the node, with how much it is worth to share one."""
 NETWORK_LAYER_LABEL = "topology.k8s.aws/network-node-layer-"
 HOST_LABEL = "kubernetes.io/hostname"
+START_MARGIN_S = 300
+"""Beyond launch.provision_timeout_s, for images and the first pod's own start."""
 
 
 def worker_command(request: JobRequest, settings: LaunchSettings) -> list[str]:
     """The worker waits for its peers, starts torchrun from what the operator put into the environment, and passes SIGTERM on."""
     command = ["python", "-u", "-m", "clrflow.launch.worker", "--what", request.what, "--nodes", str(settings.nodes)]
     command += ["--processes", str(request.num_processes // settings.nodes), "--lease", lease_place(request.folder)]
+    # Pods of one job may start as far apart as their nodes take to come.
+    command += ["--start-timeout-s", str(math.ceil(settings.provision_timeout_s) + START_MARGIN_S)]
     if settings.elastic:
         command.append("--elastic")
     if settings.transport == "efa":

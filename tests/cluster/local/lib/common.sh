@@ -115,8 +115,10 @@ start() {
     local name=$1
     shift
     printf '%s\n' "$@" >"$PIDS/$name.command"
-    in_node "$@" >>"$LOGS/$name.log" 2>&1 9>&- &
+    # In a session of its own: whoever brings the cluster up may end, with all of its own session.
+    setsid nsenter --target "$(sandbox_pid)" --net --mount --uts --pid -- "$@" </dev/null >>"$LOGS/$name.log" 2>&1 9>&- &
     echo $! >"$PIDS/$name"
+    disown $! # so that end_background leaves it alone
 }
 
 kube() { kubectl --kubeconfig "$ADMIN" "$@"; }

@@ -91,7 +91,7 @@ restart_program() {
     start "$name" "${command[@]}"
 }
 
-# What was noted is a shell or nsenter; the program is the last of the line, and in-between ones end with it.
+# What was noted is nsenter; the program is the last of its line of children.
 end_program() {
     local noted program next
     noted=$(<"$PIDS/$1")

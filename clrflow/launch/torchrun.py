@@ -22,6 +22,9 @@ _PR_SET_PDEATHSIG = 1
 LAST_LINES = 15
 BAD_INPUT, PREEMPTED, ABANDONED = 2, 75, 76
 """By which a worker tells what happened: as the command line's own; EX_TEMPFAIL for `saved, run again`; saved because no launcher follows."""
+FINAL = (BAD_INPUT, ABANDONED)
+"""Ends after which the workers must not be started again."""
+LINGER_S = 20.0
 WORKER_ERROR = "clrflow worker error "
 """How a worker names its end in its output: this, a code, a colon, the message in one line."""
 WORKER_START = "clrflow worker start"
@@ -54,6 +57,17 @@ def die_with_parent() -> None:
 def one_line(code: int, message: object) -> str:
     """A worker's error as it is printed."""
     return f"{WORKER_ERROR}{code}: {' '.join(str(message).split())}"
+
+
+def tell_end(code: int, message: object) -> None:
+    """Print a worker's error. Where another try would end the same way, the worker stays until it is stopped.
+
+    An elastic torchrun starts workers again a tenth of a second after one has ended, sooner than whoever reads this line can stop it.
+    """
+    print(one_line(code, message), flush=True)
+    if code in FINAL and int(os.environ.get("TORCHELASTIC_MAX_RESTARTS", "0")):
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        time.sleep(LINGER_S)
 
 
 class Output:

@@ -161,9 +161,9 @@ class Pod:
                 say(shown)
             elif line.startswith((torchrun.WORKER_START, torchrun.WORKER_ERROR)):
                 say(line.rstrip())  # for the launcher, which reads them in the pod's log
-            if output.error_code in (torchrun.BAD_INPUT, torchrun.ABANDONED) and not stopped:
+            if output.error_code in torchrun.FINAL and not stopped:
                 stopped = True
-                torchrun.stop(self.process)  # an elastic torchrun would start them again, to the same end
+                self.process.terminate()  # nothing is left to save, and an elastic torchrun would start them again, to the same end
         return self.process.wait()
 
     def _terminate(self) -> None:

@@ -12,7 +12,7 @@ def main() -> int:
     """Run the job; returns the exit code, by which the launcher tells bad input from a failure."""
     warnings.filterwarnings("ignore")  # torchrec and DCP warn at each start about things that nobody here can change
     from clrflow.launch.lease import LEASE
-    from clrflow.launch.torchrun import one_line, worker_begins
+    from clrflow.launch.torchrun import tell_end, worker_begins
 
     worker_begins()  # before torch's seconds of import
     import torch
@@ -34,10 +34,10 @@ def main() -> int:
         dist.barrier()
         return 0
     except Preempted as error:
-        print(one_line(error.worker_code, error), flush=True)
+        tell_end(error.worker_code, error)
         return error.worker_code
     except ClrflowError as error:
-        print(one_line(error.exit_code, error), flush=True)
+        tell_end(error.exit_code, error)
         return error.exit_code
     except Exception:
         traceback.print_exc()

@@ -206,6 +206,8 @@ def _new_workspace(cluster: TestCluster, namespace: str) -> Iterator[Workspace]:
     cluster.core.create_persistent_volume(volume)
     try:
         cluster.core.create_namespaced_persistent_volume_claim(namespace, claim)
+        read = cluster.core.read_namespaced_persistent_volume_claim
+        eventually(lambda: read(made.claim, namespace).status.phase == "Bound", within_s=60, what="bound claim")
         yield made
     finally:
         cluster.core.delete_persistent_volume(namespace)

@@ -21,6 +21,7 @@ class Server:
             protocol_version = "HTTP/1.1"
 
             def handle_one(self) -> None:
+                self.rfile.read(int(self.headers.get("Content-Length") or 0))
                 outer.tokens.append(self.headers.get("Authorization", ""))
                 answer(self)
 

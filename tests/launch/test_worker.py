@@ -17,7 +17,7 @@ from clrflow.launch import worker
 from clrflow.launch.local import free_port
 from clrflow.launch.torchrun import Output
 
-BEGIN = "import os, signal, sys, time\nfrom clrflow.launch.torchrun import one_line, worker_begins\nworker_begins()\n"
+BEGIN = "import os, signal, sys, time\nfrom clrflow.launch.torchrun import one_line, tell_end, worker_begins\nworker_begins()\n"
 
 
 class Pods:
@@ -70,7 +70,7 @@ def test_two_pods_meet_and_share_the_ranks(pods: Pods) -> None:
 
 
 def test_bad_input_is_never_restarted(pods: Pods) -> None:
-    pods.program("print(one_line(2, 'items: 3 ids are unknown'), flush=True)\nsys.exit(2)\n")
+    pods.program("tell_end(2, 'items: 3 ids are unknown')\nsys.exit(2)\n")
     process = pods.start(elastic=True, max_restarts=3)
     said, _ = process.communicate(timeout=120)
     assert process.returncode == 2
@@ -95,7 +95,7 @@ def test_sigterm_lets_the_workers_save(pods: Pods, elastic: bool, code: int) -> 
 
 
 def test_an_abandoned_elastic_job_ends_for_good(pods: Pods) -> None:
-    pods.program("print(one_line(76, 'nobody follows'), flush=True)\nos._exit(76)\n")
+    pods.program("tell_end(76, 'nobody follows')\nos._exit(76)\n")
     process = pods.start(elastic=True, max_restarts=3)
     said, _ = process.communicate(timeout=120)
     assert process.returncode == 75  # below 128, so the operator doesn't start the pod again

@@ -203,10 +203,10 @@ class Follower:
             say(f"{self.request.what}: job {self.name} is called {phase} still, but its pods have succeeded and its output is there")
             self.log.finish()
             return True
-        if self._lasts("nothing runs", bool(self._uids) and not alive):
+        if self._lasts("nothing runs", bool(self._uids) and not alive, LAG_S):
             raise self._unsaid(pods, f"job {self.name} is called {phase}, but none of its pods runs")
         dead = [pod for pod in failed_pods(pods) if not self._comes_again(pod)]
-        if self._lasts("a pod failed", bool(dead)):
+        if self._lasts("a pod failed", bool(dead), LAG_S):
             raise self._unsaid(pods, f"job {self.name} is called {phase}, but its pod {dead[0]['metadata']['name']} failed for good")
         return False
 
@@ -214,7 +214,7 @@ class Follower:
         ended = container_status(pod, self.backend.container).get("state", {}).get("terminated") or {}
         return self.settings.elastic and int(ended.get("exitCode", RETRIED_CODES)) >= RETRIED_CODES
 
-    def _lasts(self, what: str, holds: bool, seconds: float = LAG_S) -> bool:
+    def _lasts(self, what: str, holds: bool, seconds: float) -> bool:
         since = self._odd_since.setdefault(what, time.monotonic())
         if not holds:
             del self._odd_since[what]

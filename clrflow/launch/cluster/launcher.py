@@ -60,7 +60,12 @@ class Launch:
         """Whether there may be a job that this launch must end."""
 
     def run(self) -> None:
-        job = self._existing()
+        try:
+            job = self._existing()
+        except ApiError as error:
+            if error.status == 403:
+                preflight.check(self.cluster, self.backend, self.settings)  # names all rights that are missing, and the remedy
+            raise
         if job and self.backend.state(job).phase == "succeeded" and storage.exists(self.request.output):
             say(f"{self.request.what}: job {self.plan.name} has finished before; its output is there")
             return

@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 
 from clrflow.launch.lease import LEASE, LeaseWatch
-from clrflow.launch.torchrun import ABANDONED, one_line, worker_begins
+from clrflow.launch.torchrun import ABANDONED, tell_end, worker_begins
 
 worker_begins()
 output, last = Path(sys.argv[1]), int(sys.argv[2])
@@ -17,7 +17,7 @@ checkpoint = output.with_name("counted")
 
 
 def abandoned() -> None:
-    print(one_line(ABANDONED, "nobody follows; saved"), flush=True)
+    tell_end(ABANDONED, "nobody follows; saved")
     os._exit(ABANDONED)
 
 

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import concurrent.futures
 import dataclasses
+import json
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -22,6 +26,7 @@ pytestmark = pytest.mark.cluster
 NUM_EPOCHS = 4
 KILLED_IN = 2
 """Number of the epoch in which something is killed."""
+CLRFLOW = str(Path(sys.executable).with_name("clrflow"))
 
 
 @dataclasses.dataclass(kw_only=True)
@@ -104,11 +109,40 @@ def abandoned(launching: Launching) -> Training:
     return made.finish(made.start())
 
 
+def whole_pipeline(launching: Launching) -> Run:
+    """By the command line, as from a laptop: the steps run here, training in pods, and the steps after it read what the pods wrote."""
+    folder = launching.workspace.folder / "whole"
+    launch = launching.settings(nodes=2)
+    flat = {name: value for name, value in launch.items() if name not in ("volumes", "env")}
+    settings = {
+        "data.tables": f"{folder}/tables", "semantic_ids.num_codes": 16, "semantic_ids.max_epochs": 5, "model.dim": 16, "model.num_layers": 1,
+        "training.schedule": "single", "training.num_processes": 2, "training.num_negatives": 32, "gate.beat_popularity": "false",
+        **{f"launch.{name}": value for name, value in flat.items()},
+        "launch.volumes": json.dumps(launch["volumes"]), "launch.env": json.dumps(launch["env"]),
+    }  # fmt: skip
+    commands = (
+        [*"data synthetic tables --users 80 --items 150 --days 12 --seed 1 --events-per-user 30".split()],
+        [
+            *f"run --preset small --workspace {folder}/w --name whole".split(),
+            *(f"--set={name}={value}" for name, value in settings.items()),
+        ],
+    )
+    folder.mkdir()
+    for command in commands:
+        ended = subprocess.run(
+            [CLRFLOW, *command], cwd=folder, env={**os.environ, "KUBECONFIG": str(launching.cluster.kubeconfig)}, capture_output=True,
+            text=True, timeout=400, check=False,
+        )  # fmt: skip
+        assert ended.returncode == 0, ended.stdout + ended.stderr
+    return Run.load(f"{folder}/w/runs/whole")
+
+
 @pytest.fixture(scope="module")
-def trainings(launching: Launching) -> Iterator[dict[str, concurrent.futures.Future[Training]]]:
+def trainings(launching: Launching) -> Iterator[dict[str, concurrent.futures.Future[Any]]]:
     """All of this module, two at a time: one waits or starts while another trains. More would only take the cores from each other."""
     with concurrent.futures.ThreadPoolExecutor(2) as pool:
         yield {
+            "whole": pool.submit(whole_pipeline, launching),
             "undisturbed": pool.submit(undisturbed, launching),
             "static": pool.submit(worker_killed, launching, elastic=False),
             "elastic": pool.submit(worker_killed, launching, elastic=True),
@@ -116,7 +150,7 @@ def trainings(launching: Launching) -> Iterator[dict[str, concurrent.futures.Fut
         }
 
 
-Trainings = dict[str, "concurrent.futures.Future[Training]"]
+Trainings = dict[str, "concurrent.futures.Future[Any]"]
 
 
 def test_two_pods_train_and_leave_a_checkpoint_and_a_manifest(trainings: Trainings) -> None:
@@ -127,6 +161,15 @@ def test_two_pods_train_and_leave_a_checkpoint_and_a_manifest(trainings: Trainin
     assert len(trained.history()) == NUM_EPOCHS
     assert f"co_train epoch {NUM_EPOCHS}/{NUM_EPOCHS}" in trained.said  # rank 0's progress streams into the step's log
     assert "restart" not in trained.said
+
+
+def test_the_steps_after_training_read_what_the_pods_wrote(trainings: Trainings) -> None:
+    run: Run = trainings["whole"].result()
+    trained, evaluated, published = (run.manifest_of(step) for step in ("train", "evaluate", "publish"))
+    assert trained is not None and evaluated is not None and published is not None
+    assert storage.read_json(trained.output("curves"))["num_processes"] == 2
+    assert evaluated.inputs["train"] == trained.fingerprint
+    assert published.facts["published"]
 
 
 @pytest.mark.parametrize("form", ["static", "elastic"])

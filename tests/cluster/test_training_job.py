@@ -23,8 +23,9 @@ from tests.training import world
 
 pytestmark = pytest.mark.cluster
 
-NUM_EPOCHS = 4
-KILLED_IN = 2
+NUM_EPOCHS = 20
+"""Enough that a job outlives its lease by a while: an epoch takes about a second."""
+KILLED_IN = 3
 """Number of the epoch in which something is killed."""
 CLRFLOW = str(Path(sys.executable).with_name("clrflow"))
 

@@ -78,7 +78,7 @@ def test_bad_input_is_never_restarted(pods: Pods) -> None:
     assert "clrflow worker error 2: items: 3 ids are unknown" in said
 
 
-@pytest.mark.parametrize(("elastic", "code"), [(False, 75), (True, 143)])
+@pytest.mark.parametrize(("elastic", "code"), [(False, 75), pytest.param(True, 143, marks=pytest.mark.slow)])
 def test_sigterm_lets_the_workers_save(pods: Pods, elastic: bool, code: int) -> None:
     pods.program(
         "folder = sys.argv[1]\n"

@@ -59,13 +59,13 @@ def one_line(code: int, message: object) -> str:
     return f"{WORKER_ERROR}{code}: {' '.join(str(message).split())}"
 
 
-def tell_end(code: int, message: object) -> None:
-    """Print a worker's error. Where another try would end the same way, the worker stays until it is stopped.
+def tell_end(code: int, message: object, *, told_to_stop: bool = False) -> None:
+    """Print a worker's error. Where it must not be started again here (FINAL, or `told_to_stop` by SIGTERM), it stays until it is stopped.
 
     An elastic torchrun starts workers again a tenth of a second after one has ended, sooner than whoever reads this line can stop it.
     """
     print(one_line(code, message), flush=True)
-    if code in FINAL and int(os.environ.get("TORCHELASTIC_MAX_RESTARTS", "0")):
+    if (told_to_stop or code in FINAL) and int(os.environ.get("TORCHELASTIC_MAX_RESTARTS", "0")):
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         time.sleep(LINGER_S)
 

@@ -161,9 +161,10 @@ class Pod:
                 say(shown)
             elif line.startswith((torchrun.WORKER_START, torchrun.WORKER_ERROR)):
                 say(line.rstrip())  # for the launcher, which reads them in the pod's log
-            if output.error_code in torchrun.FINAL and not stopped:
+            ended = output.error_code in torchrun.FINAL or (self.terminated and output.error_code == torchrun.PREEMPTED)
+            if ended and not stopped:
                 stopped = True
-                self.process.terminate()  # nothing is left to save, and an elastic torchrun would start them again, to the same end
+                self.process.terminate()  # all is saved, and an elastic torchrun would start the workers again
         return self.process.wait()
 
     def _terminate(self) -> None:

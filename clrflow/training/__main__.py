@@ -34,7 +34,7 @@ def main() -> int:
         dist.barrier()
         return 0
     except Preempted as error:
-        tell_end(error.worker_code, error)
+        tell_end(error.worker_code, error, told_to_stop=error.told_to_stop)
         return error.worker_code
     except ClrflowError as error:
         tell_end(error.exit_code, error)

@@ -46,10 +46,12 @@ class StopReason(enum.IntEnum):
 class Preempted(ClrflowError):
     """The job stopped before its end; a checkpoint was saved and the same command goes on from it."""
 
-    def __init__(self, reason: StopReason, where: str):
+    def __init__(self, reason: StopReason, where: str, *, told_to_stop: bool):
         told = "told to stop" if reason == StopReason.TERMINATED else "no launcher renewed the job's lease: stopped"
         super().__init__(f"{told} {where}; saved. Run again to go on.")
         self.worker_code = PREEMPTED if reason == StopReason.TERMINATED else ABANDONED
+        self.told_to_stop = told_to_stop
+        """Whether this very process got SIGTERM; the others of the job only agreed to save with it."""
 
 
 class StopSignal:
@@ -106,7 +108,8 @@ class Loop:
             position = dataclasses.replace(position, step=step + 1, global_step=position.global_step + 1)
             if reason := self.stop.agreed():
                 self.checkpoints.save(self.model, position)
-                raise Preempted(reason, f"in epoch {epoch + 1} after step {position.global_step}")
+                where = f"in epoch {epoch + 1} after step {position.global_step}"
+                raise Preempted(reason, where, told_to_stop=self.stop.received == StopReason.TERMINATED)
             if position.global_step % self.settings.checkpoint_every_steps == 0 and position.step < self.plan.num_steps:
                 self.checkpoints.save(self.model, position)
         trained_s = meter.elapsed()

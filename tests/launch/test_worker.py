@@ -17,7 +17,7 @@ from clrflow.launch import worker
 from clrflow.launch.local import free_port
 from clrflow.launch.torchrun import Output
 
-BEGIN = "import os, signal, sys, time\nfrom clrflow.launch.torchrun import one_line, tell_end, worker_begins\nworker_begins()\n"
+BEGIN = "import os, signal, sys, time\nfrom clrflow.launch.torchrun import tell_end, worker_begins\nworker_begins()\n"
 
 
 class Pods:
@@ -78,11 +78,11 @@ def test_bad_input_is_never_restarted(pods: Pods) -> None:
     assert "clrflow worker error 2: items: 3 ids are unknown" in said
 
 
-@pytest.mark.parametrize(("elastic", "code"), [(False, 75), pytest.param(True, 143, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(("elastic", "code"), [(False, 75), (True, 143)])
 def test_sigterm_lets_the_workers_save(pods: Pods, elastic: bool, code: int) -> None:
     pods.program(
         "folder = sys.argv[1]\n"
-        "def save(*_):\n    open(folder + '/saved', 'w').close()\n    print(one_line(75, 'saved'), flush=True)\n    os._exit(75)\n"
+        "def save(*_):\n    open(folder + '/saved', 'w').close()\n    tell_end(75, 'saved', told_to_stop=True)\n    os._exit(75)\n"
         "signal.signal(signal.SIGTERM, save)\nopen(folder + '/ready', 'w').close()\ntime.sleep(120)\n"
     )
     process = pods.start(elastic=elastic, max_restarts=3)

@@ -14,15 +14,20 @@ def line(text: str = "") -> None:
     print(text, flush=True)
 
 
+def to_stderr(text: str) -> None:
+    """A line that is not the result, for commands whose stdout holds JSON alone."""
+    print(text, file=sys.stderr, flush=True)
+
+
 def error(text: str) -> None:
     """A message on stderr; only its first word is coloured, so that what a user copies stays plain."""
     mark = "\x1b[31merror\x1b[0m" if sys.stderr.isatty() else "error"
-    print(f"{mark}: {text}", file=sys.stderr, flush=True)
+    to_stderr(f"{mark}: {text}")
 
 
 def note(text: str) -> None:
     """Something that a person should know of a result that is right all the same; on stderr, so that stdout stays what was asked for."""
-    print(f"note: {text}", file=sys.stderr, flush=True)
+    to_stderr(f"note: {text}")
 
 
 def print_json(value: Any) -> None:

@@ -30,21 +30,20 @@ def run(context: StepContext) -> StepResult:
         "folder": context.folder,
         "tables_from": tables_source(settings, context.workspace),
     }
-    spec_uri = context.place("job.json")
+    spec_uri, curves_uri = context.place("job.json"), context.place("curves.json")
     storage.write_json(spec_uri, spec)
     request = JobRequest(
         what="training", module="clrflow.training", arguments=(spec_uri,), num_processes=settings.num_processes, run_name=context.run.name,
-        step="train", key=storage.name_of(context.folder), folder=context.folder, output=context.place("curves.json"),
+        step="train", key=storage.name_of(context.folder), folder=context.folder, output=curves_uri,
         # A killed attempt may have had more processes, hence more parts.
         stale=tuple(context.place(part) for part in ("item_vectors", "query_vectors", "serving", "curves.json")),
     )  # fmt: skip
     launch(request, launch_settings(context))
 
-    curves: dict[str, Any] = storage.read_json(context.place("curves.json"))
+    curves: dict[str, Any] = storage.read_json(curves_uri)
     picked = curves["schedules"][curves["picked"]]
     best = max(picked["history"], key=lambda figures: figures["score"])
     outputs = {name: Output.of(context.place(name)) for name in ("item_vectors", "query_vectors", "serving")}
-    curves_uri = context.place("curves.json")
     outputs["curves"] = dataclasses.replace(Output.of(curves_uri), fingerprint=storage.fingerprint_of(without_times(curves)))
     metrics = {
         "validation_recall@50": best["recall"],

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from pipelines import console
 from pipelines.commands import options
-from pipelines.commands.submit import _to_stderr
+
+if TYPE_CHECKING:
+    from pipelines.kubeflow.client import Client
 
 
 def command(
@@ -43,7 +45,7 @@ def command(
     """
     from clrflow.errors import BadInput
 
-    tell = _to_stderr if as_json else console.line
+    tell = console.to_stderr if as_json else console.line
     if list_ or delete:
         if cron or (list_ and delete):
             raise BadInput("--cron, --list and --delete exclude each other; give one of them.")
@@ -87,7 +89,7 @@ def check_name(name: str) -> str:
     return name
 
 
-def _list(client: object, as_json: bool) -> None:
+def _list(client: Client, as_json: bool) -> None:
     from pipelines.kubeflow.schedule import recurring_runs
 
     rows = [
@@ -95,7 +97,7 @@ def _list(client: object, as_json: bool) -> None:
             "name": found.get("display_name"), "cron": ((found.get("trigger") or {}).get("cron_schedule") or {}).get("cron", ""),
             "status": found.get("status") or found.get("mode"), "made": found.get("created_at"), "recurring_run_id": found["recurring_run_id"],
         }
-        for found in recurring_runs(client)  # type: ignore[arg-type]
+        for found in recurring_runs(client)
     ]  # fmt: skip
     if as_json:
         console.print_json(rows)
@@ -105,10 +107,10 @@ def _list(client: object, as_json: bool) -> None:
         console.line("no recurring runs")
 
 
-def _delete(client: object, name: str, as_json: bool) -> None:
+def _delete(client: Client, name: str, as_json: bool) -> None:
     from pipelines.kubeflow.schedule import unschedule
 
-    gone = unschedule(client, name)  # type: ignore[arg-type]
+    gone = unschedule(client, name)
     if as_json:
         console.print_json({"deleted": gone})
     else:

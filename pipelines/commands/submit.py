@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import sys
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -52,7 +51,7 @@ def command(
     from pipelines.kubeflow.parameters import choose
     from pipelines.kubeflow.submit import submit
 
-    tell: Callable[[str], None] = _to_stderr if as_json else console.line
+    tell: Callable[[str], None] = console.to_stderr if as_json else console.line
     run_name = run_name or new_run_name()
     chosen = choose(
         preset=preset, config=config, overrides=set_ or (), workspace=workspace, resume=resume, launcher=launcher, run_name=run_name, lock=lock
@@ -88,7 +87,3 @@ def _follow(client: Client, submitted: Submitted, workspace: str, timeout: float
         raise failure_of(client, submitted.run_id, ended, workspace, submitted.run_name)
     tell(f"run {submitted.run_name} succeeded after {duration(ended.seconds)}; clrflow report {submitted.run_name} --workspace {workspace}")
     return dataclasses.asdict(ended)
-
-
-def _to_stderr(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)

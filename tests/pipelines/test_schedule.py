@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -18,16 +17,8 @@ from tests.pipelines.kfp_server import API, KfpServer, Refused, compiled_once
 PLACES = ("--workspace", "/mnt/data/w", "--set", "data.tables=/mnt/data/tables")
 
 
-@pytest.fixture
-def server() -> Iterator[KfpServer]:
-    with KfpServer() as running:
-        yield running
-
-
 @pytest.fixture(autouse=True)
-def _quick_and_without_credentials_of_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("CLRFLOW_KFP_TOKEN", raising=False)
-    monkeypatch.delenv("KF_PIPELINES_SA_TOKEN_PATH", raising=False)
+def _quick(monkeypatch: pytest.MonkeyPatch, without_credentials: None) -> None:
     monkeypatch.setattr(scheduling, "compiled_bytes", compiled_once)
 
 

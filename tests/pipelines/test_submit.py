@@ -8,7 +8,6 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -30,16 +29,8 @@ TOKEN = "hunter2-secret-token"  # noqa: S105  (of a server that lives for one te
 PLACES = ("--workspace", "/mnt/data/w", "--set", "data.tables=/mnt/data/tables")
 
 
-@pytest.fixture
-def server() -> Iterator[KfpServer]:
-    with KfpServer() as running:
-        yield running
-
-
 @pytest.fixture(autouse=True)
-def _quick_and_without_credentials_of_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("CLRFLOW_KFP_TOKEN", "KF_PIPELINES_SA_TOKEN_PATH", "KFP_ENDPOINT"):
-        monkeypatch.delenv(name, raising=False)
+def _quick(monkeypatch: pytest.MonkeyPatch, without_credentials: None) -> None:
     monkeypatch.setattr(submission, "compiled_bytes", compiled_once)
     monkeypatch.setattr(follow.follow, "__kwdefaults__", {**(follow.follow.__kwdefaults__ or {}), "every_s": 0.02})
 

@@ -12,7 +12,7 @@ from typing import Any
 from clrflow.errors import BadInput, ClrflowError
 from clrflow.launch.cluster.api import Cluster
 from clrflow.launch.cluster.logs import tail
-from clrflow.launch.torchrun import BAD_INPUT, LAST_LINES, PREEMPTED, Output
+from clrflow.launch.torchrun import BAD_INPUT, PREEMPTED, Output
 
 NUM_LOGS = 4
 """Pods whose logs are read: those that ended first."""
@@ -113,7 +113,7 @@ def _said(cluster: Cluster, pod: str, container: str) -> Output:
 def _without_pods(what: str, job: str, said: Output) -> ClrflowError:
     if said.error_code == BAD_INPUT:
         return BadInput(said.error)
-    lines = [said.error] if said.error else list(said.last)[-LAST_LINES:]
+    lines = [said.error] if said.error else list(said.last)
     shown = "; the last its first pod said:\n  " + "\n  ".join(lines) if lines else ""
     return JobFailed(f"{what} failed: job {job} ended and its pods are gone{shown}", restartable=True)
 

@@ -15,6 +15,7 @@ from clrflow import storage
 from clrflow.errors import BadInput, ClrflowError
 from clrflow.launch.cluster.api import ApiError, Cluster
 from clrflow.launch.cluster.diagnosis import JobFailed, container_status, explain, failed_pods
+from clrflow.launch.cluster.lasting import Lasting
 from clrflow.launch.cluster.logs import LogStream
 from clrflow.launch.cluster.plan import Backend
 from clrflow.launch.cluster.transport import TransportCheck, is_chatter
@@ -50,7 +51,7 @@ class Follower:
         """Within this job: of its processes or its pods. A launcher that adopts the job reads them from the log again."""
         self._uids: dict[str, str] = {}
         self._replaced = 0
-        self._odd_since: dict[str, float] = {}
+        self._lasts = Lasting()
 
     def follow(self) -> None:
         try:
@@ -213,12 +214,6 @@ class Follower:
     def _comes_again(self, pod: dict[str, Any]) -> bool:
         ended = container_status(pod, self.backend.container).get("state", {}).get("terminated") or {}
         return self.settings.elastic and int(ended.get("exitCode", RETRIED_CODES)) >= RETRIED_CODES
-
-    def _lasts(self, what: str, holds: bool, seconds: float) -> bool:
-        since = self._odd_since.setdefault(what, time.monotonic())
-        if not holds:
-            del self._odd_since[what]
-        return holds and time.monotonic() - since > seconds
 
     def _unsaid(self, pods: list[dict[str, Any]], why: str) -> ClrflowError:
         error = explain(self.cluster, self.backend.container, pods, what=self.request.what, job=self.name, said=self.log.output)

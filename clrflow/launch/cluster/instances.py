@@ -12,6 +12,8 @@ import math
 
 GPU, EFA, HUGE_PAGES = "nvidia.com/gpu", "vpc.amazonaws.com/efa", "hugepages-2Mi"
 INSTANCE_LABEL, ZONE_LABEL = "node.kubernetes.io/instance-type", "topology.kubernetes.io/zone"
+NETWORK_LAYER_LABEL = "topology.k8s.aws/network-node-layer-"
+"""With 1, 2 or 3 after it, 3 nearest to the node."""
 
 
 @dataclasses.dataclass(frozen=True)

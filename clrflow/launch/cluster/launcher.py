@@ -1,6 +1,6 @@
-"""Makes a job on a cluster, or takes over the one that a killed launcher left, follows it to its output, and ends it whatever happens.
+"""Makes a job on a cluster, or takes over the one that a killed launcher left, follows it to its output, and leaves none that still runs.
 
-    plan → is a job of ours there? adopt it, else: check, place, create → follow → output there, or restart, or fail; then the job is deleted
+    plan → is a job of ours there? adopt it, else: check, place, create → follow → output there, or restart, or fail and delete the job
 
 Four nets end a job whose launcher is gone: the handler of SIGTERM (termination.py), the pipeline's exit handler (cleanup.py), the owner
 reference to the Workflow, and the lease that nobody renews.

@@ -9,7 +9,7 @@ from fractions import Fraction
 from typing import Any
 
 from clrflow.launch.cluster.api import ApiError, Cluster
-from clrflow.launch.cluster.instances import ZONE_LABEL
+from clrflow.launch.cluster.instances import NETWORK_LAYER_LABEL, ZONE_LABEL
 from clrflow.launch.cluster.quantity import parse_resources, show_quantity
 from clrflow.launch.settings import LaunchSettings
 
@@ -125,7 +125,7 @@ def _node(raw: Mapping[str, Any], used: Mapping[str, Fraction], need: Need) -> N
     labels = raw["metadata"].get("labels") or {}
     allocatable = parse_resources(raw.get("status", {}).get("allocatable") or {})
     free = {name: amount - used.get(name, Fraction(0)) for name, amount in allocatable.items()}
-    layers = tuple(labels[name] for layer in (1, 2, 3) if (name := f"topology.k8s.aws/network-node-layer-{layer}") in labels)
+    layers = tuple(labels[name] for layer in (1, 2, 3) if (name := f"{NETWORK_LAYER_LABEL}{layer}") in labels)
     return Node(
         name=raw["metadata"]["name"], zone=labels.get(ZONE_LABEL, ""), layers=layers, free=free, allocatable=allocatable,
         trouble=_trouble(raw, need),

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from clrflow.launch.cluster.instances import EFA, GPU, HUGE_PAGES, INSTANCE_LABEL, ZONE_LABEL
+from clrflow.launch.cluster.instances import EFA, GPU, HUGE_PAGES, INSTANCE_LABEL, NETWORK_LAYER_LABEL, ZONE_LABEL
 from clrflow.launch.cluster.naming import JOB_LABEL
 from clrflow.launch.cluster.quantity import parse_quantity
 from clrflow.launch.lease import place as lease_place
@@ -23,8 +23,7 @@ SCRATCH, SHARED_MEMORY = "/tmp", "/dev/shm"  # noqa: S108
 CONTAINER = "pytorch"
 """The training operator looks for a container of this name."""
 NETWORK_LAYERS = {3: 100, 2: 50, 1: 10}
-"""AWS's labels topology.k8s.aws/network-node-layer-N, 3 nearest to the node, with how much it is worth to share one."""
-NETWORK_LAYER_LABEL = "topology.k8s.aws/network-node-layer-"
+"""Of NETWORK_LAYER_LABEL, with how much it is worth to share one."""
 HOST_LABEL = "kubernetes.io/hostname"
 START_MARGIN_S = 300
 """Beyond launch.provision_timeout_s, for images and the first pod's own start."""

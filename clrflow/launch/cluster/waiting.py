@@ -11,6 +11,7 @@ from typing import Any
 
 from clrflow.launch.cluster.api import ApiError, Cluster
 from clrflow.launch.cluster.diagnosis import JobFailed
+from clrflow.launch.cluster.lasting import Lasting
 from clrflow.launch.settings import LaunchSettings
 from clrflow.progress import duration, say
 
@@ -34,7 +35,7 @@ class Waiting:
         self.cluster, self.job, self.settings = cluster, job, settings
         self.began = self._waits_since = time.monotonic()
         self._said = ("", 0.0)
-        self._since: dict[str, float] = {}
+        self._lasts = Lasting()
         self._events_at, self._events_readable = 0.0, True
         self._events: list[dict[str, Any]] = []
         self._all_ran = False
@@ -125,12 +126,6 @@ class Waiting:
             return
         self._said = (line + why, now)
         say(f"job {self.job}: {line} for {duration(waited)}{': ' + why if why else ''}")
-
-    def _lasts(self, what: str, holds: bool, seconds: float) -> bool:
-        since = self._since.setdefault(what, time.monotonic())
-        if not holds:
-            del self._since[what]
-        return holds and time.monotonic() - since >= seconds
 
     def _read_events(self) -> list[dict[str, Any]]:
         """The namespace's warnings, oldest first; none where this account may not list events."""

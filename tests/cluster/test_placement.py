@@ -60,6 +60,12 @@ def zone_of_nodes(cluster: TestCluster, pods: list[Any]) -> set[str]:
     return {cluster.core.read_node(pod.spec.node_name).metadata.labels["topology.kubernetes.io/zone"] for pod in pods}
 
 
+def waiting_of(cluster: TestCluster, job: dict[str, Any]) -> list[Any]:
+    """What the scheduler says of the pods that it found no node for."""
+    conditions = [one for pod in pods_of(cluster, job) if pod.status.phase == "Pending" for one in pod.status.conditions or []]
+    return [one for one in conditions if one.type == "PodScheduled" and one.status == "False"]
+
+
 def place_and_create(api: Cluster, chosen: LaunchSettings) -> dict[str, Any]:
     job = rendered(chosen, api, choose_zone(api, chosen).zone)
     create(api, chosen, job)
@@ -97,9 +103,9 @@ def test_7_in_each_zone_let_an_autoscaled_job_wait_in_one_zone_with_the_schedule
     chosen = fake_p5(zones(a=7, b=7), capacity="autoscaled")
     job = place_and_create(api, chosen)
     running = all_running(cluster, job, 7)
-    (waiting,) = [pod for pod in pods_of(cluster, job) if pod.status.phase == "Pending"]
+    eventually(lambda: [*waiting_of(cluster, job)], within_s=20, what="the scheduler's word on the eighth pod")
+    (reason,) = waiting_of(cluster, job)
     assert len(zone_of_nodes(cluster, running)) == 1
-    reason = next(condition for condition in waiting.status.conditions if condition.type == "PodScheduled")
     assert reason.reason == "Unschedulable"
     assert "didn't satisfy" in reason.message or "didn't match pod" in reason.message
 

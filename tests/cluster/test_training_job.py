@@ -23,9 +23,9 @@ from tests.training import world
 
 pytestmark = pytest.mark.cluster
 
-NUM_EPOCHS = 20
+NUM_EPOCHS = 12
 """Enough that a job outlives its lease by a while: an epoch takes about a second."""
-KILLED_IN = 3
+KILLED_IN = 2
 """Number of the epoch in which something is killed."""
 CLRFLOW = str(Path(sys.executable).with_name("clrflow"))
 

@@ -128,3 +128,15 @@ def test_a_log_that_breaks_off_is_shown_once_and_whole(kubeconfig: Callable[[str
         stream.finish()
     assert shown == [f"line {at}" for at in range(8)]
     assert "sinceTime=2026-01-31T00%3A00%3A01Z" in asked[1]
+
+
+def test_a_server_that_has_just_come_back_and_knows_no_roles_yet_is_asked_again(kubeconfig: Callable[[str, str], None]) -> None:
+    forbidden = {"reason": "Forbidden", "message": "User x cannot get pods"}
+    answers = [(503, {}), (403, forbidden), (200, {"items": []}), (403, forbidden)]
+    with serving(lambda handler: say(handler, *answers.pop(0))) as server:
+        kubeconfig(server.url, "secret")
+        cluster = Cluster.connect()
+        assert cluster.call("GET", "/api/v1/pods") == {"items": []}
+        cluster._last_trouble -= 60  # a minute later a refusal is one
+        with pytest.raises(ApiError, match="403 Forbidden"):
+            cluster.call("GET", "/api/v1/pods")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -24,6 +25,8 @@ NAMESPACE_FILE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 PATIENCE_S = 300.0
 """How long a call goes on asking an API server that can't be reached or is busy; a control plane's upgrade takes a minute or two."""
 TRANSIENT = (429, 500, 502, 503, 504)
+SETTLING_S = 30.0
+"""A server that has just come back refuses everybody with 403 until it has read the roles; so long after an outage that is not believed."""
 
 
 class ApiError(ClrflowError):
@@ -40,6 +43,8 @@ class Cluster:
     def __init__(self, api: client.ApiClient, namespace: str, context: str = "", reconnect: Callable[[], client.ApiClient] | None = None):
         self.api, self.namespace, self.context = api, namespace, context
         self._reconnect = reconnect or (lambda: client.ApiClient(api.configuration))
+        self._last_trouble = -math.inf
+        """When a call last had to be repeated (time.monotonic())."""
 
     @classmethod
     def connect(cls, namespace: str = "") -> Cluster:
@@ -82,9 +87,12 @@ class Cluster:
                     refreshed = True  # a token that was rotated a moment ago: read it again at once
                     self.log_in_again()
                     continue
-                if not _may_pass(error) or time.monotonic() > give_up:
+                settling = error.status == 403 and time.monotonic() - self._last_trouble < SETTLING_S
+                if not (_may_pass(error) or settling) or time.monotonic() > give_up:
                     raise _as_api_error(error, f"{method} {path}") from None
                 problem = f"{error.status or ''} {error.reason}".strip()
+                if not settling:
+                    self._last_trouble = time.monotonic()
             except (urllib3.exceptions.HTTPError, OSError) as error:
                 if time.monotonic() > give_up:
                     raise ClrflowError(
@@ -92,6 +100,7 @@ class Cluster:
                         "check that it runs and that this machine or pod may reach it."
                     ) from None
                 problem = str(error)
+                self._last_trouble = time.monotonic()
             if not said:
                 said = True
                 say(f"API server: {problem}; asking again for up to {patience_s:.0f} s")

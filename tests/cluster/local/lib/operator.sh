@@ -23,7 +23,7 @@ EOF
 # Eight fake p5.48xlarge nodes, whose pods "run" only in the API: enough to test placement with the real scheduler and the real operator.
 start_kwok() {
     local sources
-    sources=$(module_folder kwok sigs.k8s.io/kwok)
+    sources=$(module_folder kubernetes sigs.k8s.io/kwok)
     {
         kubectl kustomize "$sources/kustomize/stage/fast"
         echo ---

@@ -52,14 +52,16 @@ def plan(workspace: str, *, keep_runs: int = 10, keep_days: float = 30, now: flo
     now = time.time() if now is None else now
     if not storage.exists(storage.join(workspace, "runs")):
         raise BadInput(f"{workspace} holds no runs, so it is no workspace; give the folder that --workspace named.")
-    runs = sorted(_folders(storage.join(workspace, "runs")), key=lambda uri: (_modified(storage.join(uri, "run.json")), uri), reverse=True)
+    runs = sorted(
+        storage.list_folders(storage.join(workspace, "runs")), key=lambda uri: (_modified(storage.join(uri, "run.json")), uri), reverse=True
+    )
     kept = [uri for place, uri in enumerate(runs) if place < keep_runs or _stays(uri, now, keep_days)]
     gone = [uri for uri in runs if uri not in kept]
     needed = _needed(workspace, kept)
     remove = [Leftover(kind="run", uri=uri, why="older than what is kept", num_bytes=storage.size_bytes(uri)) for uri in gone]
     held = []
     for step in STEPS:
-        for folder in _folders(storage.join(workspace, "steps", step)):
+        for folder in storage.list_folders(storage.join(workspace, "steps", step)):
             with storage.unless_held(folder) as free:
                 if not free:
                     held.append(folder)
@@ -104,7 +106,7 @@ def _needed(workspace: str, kept: list[str]) -> set[str]:
         needed |= _warm_start_of(run)
     published = published_folder(workspace)
     trained = {storage.read_json(storage.join(published, version, COMPLETE)).get("train") for version in versions(published)}
-    for folder in _folders(storage.join(workspace, "steps", "train")) if trained else ():
+    for folder in storage.list_folders(storage.join(workspace, "steps", "train")) if trained else ():
         manifest = _manifest(folder)
         if manifest is not None and manifest.fingerprint in trained:
             needed.add(f"train/{storage.name_of(folder)}")
@@ -134,8 +136,8 @@ def _of_result(folder: str, needed: set[str], now: float) -> Iterator[Leftover]:
         yield Leftover(kind="result", uri=folder, why="no kept run or published version needs it", num_bytes=storage.size_bytes(folder))
     elif "checkpoint" in manifest.facts:
         chosen = storage.join(folder, manifest.facts["checkpoint"])
-        for schedule in _folders(storage.join(folder, "checkpoints")):
-            for checkpoint in _folders(schedule):
+        for schedule in storage.list_folders(storage.join(folder, "checkpoints")):
+            for checkpoint in storage.list_folders(schedule):
                 if storage.name_of(checkpoint) != storage.name_of(chosen) or storage.name_of(schedule) != chosen.split("/")[-2]:
                     size = storage.size_bytes(checkpoint)
                     yield Leftover(kind="checkpoint", uri=checkpoint, why="training is finished and picked another one", num_bytes=size)
@@ -155,14 +157,6 @@ def _manifest(folder: str) -> Manifest | None:
         return Manifest.load(folder)
     except (ClrflowError, KeyError, TypeError):
         return None
-
-
-def _folders(uri: str) -> list[str]:
-    fs, path = storage.filesystem(uri)
-    if not fs.exists(path):
-        return []
-    entries = fs.ls(path, detail=True)
-    return sorted(storage.join(uri, storage.name_of(entry["name"])) for entry in entries if entry["type"] == "directory")
 
 
 def _modified(uri: str) -> float:

@@ -63,9 +63,9 @@ def open_parquet(stream: Any) -> pq.ParquetFile:
 def register(con: Any, name: str, uri: str) -> None:
     """Make a table known to a DuckDB connection as a view: native scans on local files, Arrow datasets elsewhere."""
     if storage.is_local(uri):
-        # DuckDB can't bind parameters in a view's definition, so quotes are doubled by hand.
+        # DuckDB can't bind parameters in a view's definition, so quotes are doubled by hand. Folders named day=... are no column of the table.
         listed = ", ".join("'" + str(storage.local_path(file)).replace("'", "''") + "'" for file in table_files(uri))
-        con.execute(f'CREATE OR REPLACE VIEW "{name}" AS SELECT * FROM read_parquet([{listed}])')
+        con.execute(f'CREATE OR REPLACE VIEW "{name}" AS SELECT * FROM read_parquet([{listed}], hive_partitioning = false)')
     else:
         con.register(name, open_dataset(uri))
 
@@ -109,16 +109,18 @@ class TableWriter:
         return Output.of(self.uri, num_rows=self.num_rows)
 
     def abandon(self) -> None:
-        """Let go of the file without finishing it, after an error."""
+        """Let go of the file without finishing it, after an error; nothing to do after `close`."""
         if self._stream is not None:
-            self._stream.close()
+            storage.discard(self._stream)
+        if self._part is not None:
+            self._part.is_open = False  # pyarrow would write its last bytes once it is collected
         self._stream = self._part = None
 
     def _put(self, table: pa.Table) -> None:
         if self._part is None:
             fs, path = storage.filesystem(storage.join(self.uri, f"part-{self._num_parts:05d}.parquet"))
             self._stream = fs.open(path, "wb")
-            self._part = pq.ParquetWriter(self._stream, self.schema, compression="zstd", version="2.6", write_page_checksum=True)
+            self._part = _parquet_writer(self._stream, self.schema)
             self._num_parts, self._in_part = self._num_parts + 1, 0
         self._part.write_table(table, row_group_size=self.rows_per_group)
         self._in_part, self.num_rows = self._in_part + len(table), self.num_rows + len(table)
@@ -128,7 +130,8 @@ class TableWriter:
     def _finish_part(self) -> None:
         if self._part is not None:
             self._part.close()
-        self.abandon()
+            self._stream.close()
+        self._stream = self._part = None
 
 
 def write_table(
@@ -147,6 +150,20 @@ def write_table(
         return writer.close()
     finally:
         writer.abandon()
+
+
+def write_file(uri: str, rows: pa.Table, schema: pa.Schema, *, rows_per_group: int = ROWS_PER_GROUP) -> int:
+    """Write one Parquet file, complete or absent, and return its size in bytes; for rows that fit in memory."""
+    sink = pa.BufferOutputStream()
+    with _parquet_writer(sink, schema) as writer:
+        writer.write_table(rows.select(schema.names).cast(schema), row_group_size=rows_per_group)
+    data = sink.getvalue()
+    storage.write_bytes(uri, data.to_pybytes())
+    return int(data.size)
+
+
+def _parquet_writer(stream: Any, schema: pa.Schema) -> pq.ParquetWriter:
+    return pq.ParquetWriter(stream, schema, compression="zstd", version="2.6", write_page_checksum=True)
 
 
 def group_rows(row_bytes: int) -> int:

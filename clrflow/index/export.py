@@ -151,10 +151,8 @@ def _newest_of_boards(context: StepContext, num_items: int) -> Iterable[pa.Recor
 
 def write_file(uri: str, batches: Iterable[pa.RecordBatch | pa.Table], schema: pa.Schema) -> int:
     """Write one Parquet file batch by batch; returns its rows."""
-    fs, path = storage.filesystem(uri)
-    storage.make_folder(uri.rsplit("/", 1)[0])
     total = 0
-    with fs.open(path, "wb") as stream, pq.ParquetWriter(stream, schema, compression="zstd") as writer:
+    with storage.open_write(uri) as stream, pq.ParquetWriter(stream, schema, compression="zstd") as writer:
         for batch in batches:
             rows = pa.Table.from_batches([batch]) if isinstance(batch, pa.RecordBatch) else batch
             writer.write_table(rows.select(schema.names).cast(schema))
@@ -164,15 +162,11 @@ def write_file(uri: str, batches: Iterable[pa.RecordBatch | pa.Table], schema: p
 
 def copy_folder(source: str, target: str) -> None:
     """Copy every file below a URI, hidden ones left out, in pieces."""
-    fs, base = storage.filesystem(source)
+    base = _path(source).rstrip("/")
     for file in storage.list_files(source):
         path = _path(file)
-        relative = path[len(base.rstrip("/")) :].lstrip("/") or storage.name_of(path)
-        to_fs, to_path = storage.filesystem(storage.join(target, relative))
-        to_fs.makedirs(to_path.rsplit("/", 1)[0], exist_ok=True)
-        with fs.open(path, "rb") as reader, to_fs.open(to_path, "wb") as writer:
-            while block := reader.read(1 << 22):
-                writer.write(block)
+        relative = path[len(base) :].lstrip("/") or storage.name_of(path)
+        storage.copy_file(file, storage.join(target, relative))
 
 
 def _report(written: Written) -> Report:

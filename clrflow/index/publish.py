@@ -2,7 +2,7 @@
 
 The version is copied whole under a hidden name, then renamed; only then is the small pointer replaced. A kill in between leaves a hidden
 draft, which the next publishing removes, or a whole version that nobody points at. On object stores, which can't rename, version.json is
-written last and says that a version is whole.
+written last and says that a version is whole; one that stayed without it for a day is removed.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from clrflow.index.published import (
     COMPLETE,
     EVALUATION,
     POINTER,
+    PROFILE,
     Published,
     is_complete,
     published_folder,
@@ -28,6 +29,7 @@ from clrflow.steps import Run, StepContext, StepResult
 
 DRAFT, TRASH = ".draft-", ".trash-"
 _VERSION_TIME = "%Y%m%dT%H%M%S%fZ"
+_HALF_WRITTEN_FOR = datetime.timedelta(days=1)
 
 
 def published_fingerprint(run: Run) -> str:
@@ -53,6 +55,9 @@ def run(context: StepContext) -> StepResult:
                     storage.join(EVALUATION, "per_request"): evaluation.output("per_request"),
                     storage.join(EVALUATION, "evaluation.json"): evaluation.output("metrics"),
                 }
+                validated = context.run.manifest_of("validate_data")
+                if validated is not None and "profile" in validated.outputs:  # this run's, from which its model was trained
+                    parts[PROFILE] = validated.output("profile")
                 current = publish_version(
                     published, parts, fingerprint=bundle.fingerprint, train=gate.facts["train"], champion=gate.facts["champion"]
                 )
@@ -104,19 +109,32 @@ def next_version(published: str, fingerprint: str) -> str:
     now = datetime.datetime.now(datetime.UTC)
     existing = versions(published)
     if existing:
-        newest = datetime.datetime.strptime(existing[-1].split("-")[0], _VERSION_TIME).replace(tzinfo=datetime.UTC)
-        now = max(now, newest + datetime.timedelta(microseconds=1))
+        now = max(now, _time_of(existing[-1]) + datetime.timedelta(microseconds=1))
     return f"{now.strftime(_VERSION_TIME)}-{fingerprint[:8]}"
 
 
+def _time_of(version: str) -> datetime.datetime:
+    return datetime.datetime.strptime(version.split("-")[0], _VERSION_TIME).replace(tzinfo=datetime.UTC)
+
+
 def clean(published: str) -> None:
-    """Remove what a killed publisher left: drafts, and versions that were being removed. The caller holds the folder."""
+    """Remove what a killed publisher left: drafts, and versions that were being written or removed. The caller holds the folder."""
     fs, path = storage.filesystem(published)
     if not fs.exists(path):
         return
     for entry in fs.ls(path, detail=False):
-        if storage.name_of(entry).startswith((DRAFT, TRASH)):
-            storage.remove(storage.join(published, storage.name_of(entry)))
+        name = storage.name_of(entry)
+        if name.startswith((DRAFT, TRASH)) or _is_abandoned(published, name):
+            storage.remove(storage.join(published, name))
+
+
+def _is_abandoned(published: str, name: str) -> bool:
+    """A version that never became whole, on a store where it couldn't be written under another name."""
+    try:
+        age = datetime.datetime.now(datetime.UTC) - _time_of(name)
+    except ValueError:
+        return False  # no version
+    return age > _HALF_WRITTEN_FOR and not is_complete(storage.join(published, name))
 
 
 def retire(published: str, keep: int) -> list[str]:

@@ -15,6 +15,8 @@ from clrflow.manifest import FILE_NAME, Manifest
 FOLDER, POINTER, COMPLETE = "published", "current.json", "version.json"
 EVALUATION = "evaluation"
 """Folder of a version that holds evaluation.json and per_request/, by which the next model is compared with it."""
+PROFILE = "data_profile.json"
+"""File of a version that says what the data were like that it was trained from (clrflow/data/profile.py); the next data are held against it."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

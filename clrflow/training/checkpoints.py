@@ -9,21 +9,21 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import hashlib
-import shutil
 import warnings
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import torch.distributed as dist
+from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import save
 
 from clrflow import storage
 from clrflow.errors import ClrflowError
+from clrflow.training import checkpoint_files
 from clrflow.training.sharding import ShardedModel
 
-COMPLETE = "complete.json"
+COMPLETE, STEP = "complete.json", "step-"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -39,41 +39,41 @@ class Position:
 
 
 class Checkpoints:
-    """The checkpoints below one folder of this machine or of a shared file system."""
+    """The checkpoints below one folder that all processes reach: of a shared file system, or of an object store."""
 
     def __init__(self, folder: str, keep: int = 2):
-        self.folder = storage.local_path(folder)
+        self.folder = storage.absolute(folder)
         self.keep = keep
 
     def save(self, model: ShardedModel, position: Position, name: str = "") -> None:
         """Save on all processes; returns when the checkpoint counts."""
-        target = self.folder / (name or f"step-{position.global_step:08d}")
+        target = storage.join(self.folder, name or f"{STEP}{position.global_step:08d}")
         if dist.get_rank() == 0:
-            shutil.rmtree(target, ignore_errors=True)  # what a killed save left
-            target.mkdir(parents=True)
+            storage.remove(target)  # what a killed save left
+            storage.make_folder(target)
         dist.barrier()
-        with _quiet():
-            save(_state(model), checkpoint_id=str(target))
+        with _distributed():
+            save(_state(model), storage_writer=checkpoint_files.writer(target))
         if dist.get_rank() == 0:
             note = dataclasses.asdict(position) | {"metadata_hash": _metadata_hash(target), "world_size": dist.get_world_size()}
-            storage.write_json(str(target / COMPLETE), note)
+            storage.write_json(storage.join(target, COMPLETE), note)
             if not name:
                 self._remove_old()
         dist.barrier()
 
-    def latest(self) -> Path | None:
-        """The newest complete step checkpoint."""
+    def latest(self) -> str | None:
+        """URI of the newest complete step checkpoint."""
         return next(iter(self._complete()), None)
 
-    def load(self, model: ShardedModel, checkpoint: Path | None = None, *, name: str = "") -> Position:
-        """Load a checkpoint (by path or by name) into the model and its optimizer, on all processes."""
-        source, note = self._checked(checkpoint or self.folder / name)
+    def load(self, model: ShardedModel, checkpoint: str | None = None, *, name: str = "") -> Position:
+        """Load a checkpoint (by URI or by name) into the model and its optimizer, on all processes."""
+        source, note = self._checked(checkpoint or storage.join(self.folder, name))
         for _, optimizer in model.optimizer.optimizers:
             if hasattr(optimizer, "init_state"):
                 optimizer.init_state()  # a fresh AdamW has no entries, and DCP would silently load none
         state = _state(model)
-        with _quiet():
-            load(state, checkpoint_id=str(source))
+        with _distributed():
+            load(state, storage_reader=checkpoint_files.reader(source))
         model.wrapped.load_state_dict(state["model"])
         model.optimizer.load_state_dict(state["optimizer"])
         fields = {field.name for field in dataclasses.fields(Position)}
@@ -82,14 +82,14 @@ class Checkpoints:
 
     def load_tables(self, model: ShardedModel, *, name: str) -> None:
         """Load only the tables' rows of a named checkpoint; optimizer state and towers stay as they are."""
-        source, _ = self._checked(self.folder / name)
+        source, _ = self._checked(storage.join(self.folder, name))
         tables = {key: value for key, value in model.wrapped.state_dict().items() if key.startswith("lookup.")}
-        with _quiet():
-            load({"model": tables}, checkpoint_id=str(source))
+        with _distributed():
+            load({"model": tables}, storage_reader=checkpoint_files.reader(source))
 
-    def _checked(self, source: Path) -> tuple[Path, dict[str, Any]]:
+    def _checked(self, source: str) -> tuple[str, dict[str, Any]]:
         """The folder and its note, once its pickled `.metadata` is known to be the one that was saved."""
-        note = storage.read_json(str(source / COMPLETE))
+        note = storage.read_json(storage.join(source, COMPLETE))
         if _metadata_hash(source) != note["metadata_hash"]:
             raise ClrflowError(
                 f"{source}: .metadata is not the file that was saved; delete this checkpoint, the one before it will be used."
@@ -99,30 +99,46 @@ class Checkpoints:
     def remove_steps(self) -> None:
         """Delete the step checkpoints; named ones stay."""
         if dist.get_rank() == 0:
-            for path in self.folder.glob("step-*"):
-                shutil.rmtree(path, ignore_errors=True)
+            for place in self._steps():
+                _remove(place)
         dist.barrier()
 
-    def _complete(self) -> list[Path]:
-        return sorted((path.parent for path in self.folder.glob(f"step-*/{COMPLETE}")), reverse=True)
+    def _steps(self) -> list[str]:
+        """Folders of step checkpoints, newest first, complete or not."""
+        fs, path = storage.filesystem(self.folder)
+        names = {storage.name_of(entry) for entry in fs.ls(path, detail=False)} if fs.exists(path) else set()
+        return [storage.join(self.folder, name) for name in sorted(names, reverse=True) if name.startswith(STEP)]
+
+    def _complete(self) -> list[str]:
+        return [place for place in self._steps() if storage.exists(storage.join(place, COMPLETE))]
 
     def _remove_old(self) -> None:
-        for path in self._complete()[self.keep :]:
-            (path / COMPLETE).unlink()  # first: a half-deleted checkpoint must not count
-            shutil.rmtree(path, ignore_errors=True)
+        for place in self._complete()[self.keep :]:
+            _remove(place)
+
+
+def _remove(place: str) -> None:
+    storage.remove(storage.join(place, COMPLETE))  # first: a half-deleted checkpoint must not count
+    storage.remove(place)
 
 
 def _state(model: ShardedModel) -> dict[str, Any]:
     return {"model": model.wrapped.state_dict(), "optimizer": model.optimizer.state_dict()}
 
 
-def _metadata_hash(folder: Path) -> str:
-    return hashlib.blake2b((folder / ".metadata").read_bytes(), digest_size=16).hexdigest()
+def _metadata_hash(folder: str) -> str:
+    return hashlib.blake2b(storage.read_bytes(storage.join(folder, ".metadata")), digest_size=16).hexdigest()
 
 
 @contextlib.contextmanager
-def _quiet() -> Iterator[None]:
-    """DCP warns on each save that CPU tensors are saved from the CPU."""
+def _distributed() -> Iterator[None]:
+    """DCP warns on each save that CPU tensors are saved from the CPU, and wraps what a process met in an exception that no handler sees."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        yield
+        try:
+            yield
+        except CheckpointException as failed:
+            rank, (error, _) = next(iter(failed.failures.items()))
+            if isinstance(error, ClrflowError):
+                raise error from failed
+            raise ClrflowError(f"the checkpoint failed on process {rank}: {type(error).__name__}: {error}") from failed

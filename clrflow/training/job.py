@@ -150,7 +150,7 @@ def load_starting_tables(schedule: Schedule, model: ShardedModel, checkpoints: C
     if schedule.tables_from == "single":
         Checkpoints(storage.join(spec.folder, "checkpoints", "co_train")).load_tables(model, name=FIRST)
     else:
-        Checkpoints(storage.join(spec.tables_from, "..")).load_tables(model, name=storage.name_of(spec.tables_from))
+        Checkpoints(storage.parent_of(spec.tables_from)).load_tables(model, name=storage.name_of(spec.tables_from))
 
 
 def write_outputs(
@@ -206,9 +206,7 @@ def fixed_size(vectors: np.ndarray) -> pa.Array:
 
 def _write(folder: str, rank: int, tables: Any, schema: pa.Schema | None = None) -> None:
     """This process's part file; the step's manifest, written after all parts, is what makes it count."""
-    storage.make_folder(folder)
-    fs, path = storage.filesystem(storage.join(folder, f"part-{rank:05d}.parquet"))
-    with fs.open(path, "wb") as file:
+    with storage.open_write(storage.join(folder, f"part-{rank:05d}.parquet")) as file:
         writer = pq.ParquetWriter(file, schema, compression="zstd") if schema else None
         for table in tables:
             writer = writer or pq.ParquetWriter(file, table.schema, compression="zstd")

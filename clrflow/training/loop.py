@@ -16,6 +16,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
+from clrflow import storage
 from clrflow.errors import ClrflowError
 from clrflow.launch.torchrun import ABANDONED, PREEMPTED
 from clrflow.progress import duration, say
@@ -152,7 +153,7 @@ class Loop:
             return Position()
         position = self.checkpoints.load(self.model, latest)
         if dist.get_rank() == 0:
-            say(f"{self.schedule.name}: going on from {latest.name}, epoch {position.epoch + 1}, step {position.step}")
+            say(f"{self.schedule.name}: going on from {storage.name_of(latest)}, epoch {position.epoch + 1}, step {position.step}")
         return position
 
     def _is_exhausted(self, history: tuple[dict[str, Any], ...]) -> bool:

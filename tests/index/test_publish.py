@@ -16,7 +16,8 @@ from clrflow import storage
 from clrflow.errors import ClrflowError
 from clrflow.index.bundle import load
 from clrflow.index.publish import DRAFT, next_version, publish_version, retire
-from clrflow.index.published import published_folder, read_published, versions
+from clrflow.index.published import PROFILE, published_folder, read_published, versions
+from clrflow.manifest import Output
 
 
 @pytest.fixture
@@ -39,6 +40,14 @@ class TestPublishing:
         assert load(factory.workspace).num_items == 3
         assert storage.exists(storage.join(current.uri, "evaluation", "evaluation.json"))
         assert storage.list_files(storage.join(current.uri, "evaluation", "per_request"), ".parquet")
+
+    def test_says_what_the_data_were_like_that_the_model_was_trained_from(self, factory, published):
+        profile = str(factory.folder / "profile.json")
+        storage.write_json(profile, {"version": 1})
+        validated = factory.manifest("validate_data", {"profile": Output.of(profile)})
+        storage.write_json(storage.join(factory.run(), "validate_data.json"), {"uri": validated, "reused": False})
+        factory.publish(factory.export([1, 2, 3]))
+        assert storage.read_json(storage.join(read_published(published).uri, PROFILE)) == {"version": 1}
 
     def test_the_same_bundle_twice_changes_nothing(self, factory, published):
         bundle = factory.export([1, 2, 3])

@@ -52,7 +52,7 @@ STEPS: dict[str, Step] = {
     step.name: step
     for step in (
         Step(
-            name="validate_data", version=1, inputs=(), settings=("data",),
+            name="validate_data", version=2, inputs=(), settings=("data",),
             code="clrflow.data.validate:run", outside="clrflow.data.validate:source_fingerprint",
         ),
         Step(name="bootstrap", version=2, inputs=("validate_data",), settings=("data", "bootstrap"), code="clrflow.bootstrap.step:run"),

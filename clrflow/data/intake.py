@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import bisect
 import dataclasses
+import difflib
 from collections import defaultdict
 from collections.abc import Iterator
 
@@ -19,6 +20,7 @@ import pyarrow.parquet as pq
 
 from clrflow import storage
 from clrflow.data.schema import ITEMS, Table
+from clrflow.data.settings import DataSettings
 from clrflow.data.tables import open_parquet
 from clrflow.errors import DataError
 
@@ -41,6 +43,8 @@ class Intake:
     problems: list[str]
     extra_columns: dict[str, int]
     """Columns that the contract doesn't know, with the number of files that have them; they are ignored."""
+    partial_columns: dict[str, int]
+    """Optional columns that some files have and others lack, with the number of files that lack them; null there."""
 
     def place_of(self, row_number: int) -> str:
         """`row 3 of part-1.parquet`, the row counted from 0 in its file."""
@@ -57,7 +61,7 @@ def locate(tables_uri: str, table: Table) -> str:
     return found[0] if found else ""
 
 
-def look(tables_uri: str, table: Table) -> Intake:
+def look(tables_uri: str, table: Table, settings: DataSettings) -> Intake:
     """Open every file of a table and hold its schema against the contract."""
     uri = locate(tables_uri, table)
     files = storage.list_files(uri, ".parquet") if uri else []
@@ -82,12 +86,15 @@ def look(tables_uri: str, table: Table) -> Intake:
         problems.append(
             f"{table.name}: the table has 0 rows in {len(files)} file(s) at {uri}, so there is nothing to learn from; check the export."
         )
-    known = set(table.columns.names)
-    extra: dict[str, int] = defaultdict(int)
-    for _, schema in schemas:
-        for name in schema.names:
-            if name not in known:
-                extra[name] += 1
+    extra, partial = _extra_columns(table, schemas), _partial_columns(table, schemas)
+    if settings.extra_columns == "reject":
+        problems += [_extra_problem(table, name, count) for name, count in extra.items()]
+    if settings.partial_columns == "reject":
+        problems += [
+            f"{table.name}.{name}: the optional column is missing in {count} of {len(files)} files, whose rows would hold null; export it in all of "
+            "them or in none, or set data.partial_columns=ignore."
+            for name, count in partial.items()
+        ]
     return Intake(
         table=table,
         uri=uri,
@@ -95,7 +102,30 @@ def look(tables_uri: str, table: Table) -> Intake:
         first_rows=first_rows,
         num_rows=total,
         problems=problems,
-        extra_columns=dict(sorted(extra.items())),
+        extra_columns=extra,
+        partial_columns=partial,
+    )
+
+
+def _extra_columns(table: Table, schemas: list[tuple[str, pa.Schema]]) -> dict[str, int]:
+    found: dict[str, int] = defaultdict(int)
+    for _, schema in schemas:
+        for name in set(schema.names) - set(table.columns.names):
+            found[name] += 1
+    return dict(sorted(found.items()))
+
+
+def _partial_columns(table: Table, schemas: list[tuple[str, pa.Schema]]) -> dict[str, int]:
+    lacking = {name: sum(name not in schema.names for _, schema in schemas) for name in table.optional.names}
+    return {name: count for name, count in lacking.items() if 0 < count < len(schemas)}
+
+
+def _extra_problem(table: Table, name: str, count: int) -> str:
+    near = difflib.get_close_matches(name, table.columns.names, n=1)
+    meant = f" (did you mean {near[0]}?)" if near else ""
+    return (
+        f"{table.name}.{name}: the contract doesn't know the column, which {count} file(s) have{meant}; rename it, leave it out of the "
+        "export, or set data.extra_columns=ignore."
     )
 
 

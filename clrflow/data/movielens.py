@@ -24,14 +24,14 @@ import pyarrow.csv as csv
 from clrflow import storage
 from clrflow.contracts import TIME
 from clrflow.data import sources
-from clrflow.data.schema import BOARDS, EVENTS, INTERESTS, ITEMS, USER_INTERESTS, with_width
+from clrflow.data.schema import BOARDS, EVENT_ORDER, EVENTS, INTERESTS, ITEMS, USER_INTERESTS, with_width
 from clrflow.data.tables import write_table
 from clrflow.data.text_encoder import DIM, encode_texts
 from clrflow.errors import BadInput
 from clrflow.manifest import Output
 from clrflow.progress import say
 
-VERSION = 1
+VERSION = 2
 """Raised when the same files would give other tables."""
 
 PACKAGE = "recbole==1.2.1"
@@ -106,7 +106,7 @@ def read_wheel(wheel: Path) -> dict[str, bytes]:
 def _write(folder: str, files: dict[str, bytes]) -> dict[str, Output]:
     ratings = _parse(files["ml-100k.inter"], {"user_id": pa.int64(), "item_id": pa.int64(), "rating": pa.int64(), "timestamp": pa.int64()})
     films = _parse(files["ml-100k.item"], {"item_id": pa.int64()})
-    # The file's order is the tie rule's last word (half of the events share their second with another of the user), so rows stay as they came.
+    # Half of the events share their second with another of the user; the file's order says which came first.
     times = pc.cast(pc.multiply(ratings["timestamp"], 1_000_000), TIME)
     events = pa.table(
         {
@@ -114,14 +114,15 @@ def _write(folder: str, files: dict[str, bytes]) -> dict[str, Output]:
             "item_id": ratings["item_id"],
             "timestamp": times,
             "action": pa.array(["watch"]).take(pa.array(np.zeros(len(ratings), dtype=np.int64))),
+            EVENT_ORDER: pa.array(np.arange(len(ratings))),
         },
-        schema=EVENTS.required,
+        schema=EVENTS.required.append(EVENTS.columns.field(EVENT_ORDER)),
     )
     items, interests, genres_of = _films(films, ratings)
     boards = _boards(ratings, genres_of, interests)
     embedded = with_width(ITEMS.columns, DIM)
     return {
-        "events": write_table(storage.join(folder, "events"), events, EVENTS.required),
+        "events": write_table(storage.join(folder, "events"), events, events.schema),
         "items": write_table(storage.join(folder, "items"), items, embedded),
         "boards": write_table(storage.join(folder, "boards"), boards, BOARDS.columns),
         "user_interests": write_table(

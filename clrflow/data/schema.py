@@ -36,6 +36,7 @@ EVENTS = Table(
             ("condition_type", pa.string()),  # interest | item | board
             ("condition_id", pa.int64()),
             ("position", pa.int32()),  # rank at which it was shown
+            ("event_order", pa.int64()),  # place among the events of one user at one time, where the log knows it; see EVENT_ORDER
         ]
     ),
 )
@@ -73,8 +74,14 @@ INTERESTS = Table(
 TABLES = (EVENTS, ITEMS, BOARDS, USER_INTERESTS, INTERESTS)
 
 EVENT_ORDER = "event_order"
-"""Column that validate_data adds to events: the row's place in the input (files by name, rows in file order). It breaks ties between
-events of one user at one time; a cleaned events table is sorted by (user_id, timestamp, event_order)."""
+"""Breaks ties between events of one user at one time; clean events are sorted by (user_id, timestamp, event_order).
+
+As input any number that grows in the order of what happened, or null. In clean tables it is never null: 0, 1, ... within (user_id, timestamp),
+so it stays the same when files are renamed or the window moves on, and (user_id, timestamp, event_order) names one event."""
+
+DAYS = pa.schema([("table", pa.string()), ("day", pa.date32()), ("num_rows", pa.int64()), ("fingerprint", pa.string())])
+"""One row for each table but interests and each UTC day of its time (timestamp, created_at, added_at, followed_at). `fingerprint` is equal for
+equal clean rows of the day in any order: whoever built something from them knows whether it still holds."""
 
 
 def with_width(schema: pa.Schema, dim: int) -> pa.Schema:

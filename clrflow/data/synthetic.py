@@ -17,13 +17,14 @@ from clrflow import storage
 from clrflow.contracts import TIME
 from clrflow.data import sources
 from clrflow.data.catalogue import DIM, Catalogue
-from clrflow.data.schema import BOARDS, EVENTS, INTERESTS, ITEMS, USER_INTERESTS, with_width
+from clrflow.data.ordering import Places
+from clrflow.data.schema import BOARDS, EVENT_ORDER, EVENTS, INTERESTS, ITEMS, USER_INTERESTS, with_width
 from clrflow.data.tables import TableWriter, group_rows, write_table
 from clrflow.errors import BadInput
 from clrflow.manifest import Output
 from clrflow.progress import Progress
 
-VERSION = 1
+VERSION = 2
 """Raised when the same arguments would give other tables."""
 
 USERS_PER_CHUNK = 8_192
@@ -219,6 +220,7 @@ class _Log:
                 "condition_type": kinds.take(pa.array(reason, mask=~logged)),
                 "condition_id": pa.array(condition, mask=~has_condition),
                 "position": pa.array(rng.integers(0, shown + 1, total).astype(np.int32), mask=~logged),
+                EVENT_ORDER: pa.nulls(total, pa.int64()),
             },
             schema=EVENTS.columns,
         )
@@ -238,9 +240,11 @@ class _Log:
             },
             schema=EVENTS.columns,
         )
-        times = np.concatenate([engaged["time"], moment[real]])
-        order = np.lexsort((times, np.concatenate([user_ids, user_ids[beside][real]])))
-        return pa.concat_tables([engagements, impressions]).combine_chunks().take(pa.array(order))
+        times, users = np.concatenate([engaged["time"], moment[real]]), np.concatenate([user_ids, user_ids[beside][real]])
+        order = np.lexsort((times, users))  # stable: of events of one time the engagements come first, in their order
+        log = pa.concat_tables([engagements, impressions]).combine_chunks().take(pa.array(order))
+        places = pa.array(Places().of(users[order], times[order]))
+        return log.set_column(log.column_names.index(EVENT_ORDER), EVENT_ORDER, places)
 
     def _boards(self, engaged: dict[str, np.ndarray], user_ids: np.ndarray, boards: np.ndarray) -> pa.Table:
         saved = engaged["saved"]

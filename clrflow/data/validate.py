@@ -1,7 +1,8 @@
 """Step validate_data: holds the input tables against the data contract and writes clean ones, or says all that is wrong at once.
 
-The way of a table: every file's schema is looked at (intake.py), its rows are staged in a DuckDB file on disk, the rules (rules.py) charge
-each bad row to one rule, and what is left is written sorted. Memory is bounded by `data.memory_limit`; larger sorts spill.
+The way of a table: every file's schema is looked at (intake.py), its rows are staged in a DuckDB file on disk, the rules (rules.py, apply_rules.py)
+charge each bad row to one rule, what is left is held against the data of the published version (profile.py, drift.py) and written sorted
+(clean.py, ordering.py). Memory is bounded by `data.memory_limit`; larger sorts spill.
 """
 
 from __future__ import annotations
@@ -9,24 +10,26 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import datetime
-import itertools
+import math
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import duckdb
-import pyarrow as pa
 import rich.console
 import rich.table
 
 from clrflow import storage
 from clrflow.data import intake as intake_module
+from clrflow.data.apply_rules import Finding, apply
+from clrflow.data.clean import used_events, write_clean
+from clrflow.data.drift import published_reference, watch
 from clrflow.data.intake import Intake, batch_schema, look
-from clrflow.data.rules import Finding, apply, rules_of
-from clrflow.data.schema import EVENT_ORDER, EVENTS, ITEMS, TABLES, with_width
+from clrflow.data.profile import Profile, profile_of
+from clrflow.data.rules import rules_of
+from clrflow.data.schema import EVENTS, TABLES
 from clrflow.data.settings import DataSettings
-from clrflow.data.tables import ROWS_PER_GROUP, group_rows, write_table
 from clrflow.errors import ConfigError, DataError
 from clrflow.manifest import Output
 from clrflow.progress import Progress
@@ -34,51 +37,64 @@ from clrflow.steps import Run, StepContext, StepResult
 
 CLEANING_ORDER = ("interests", "items", "boards", "user_interests", "events")
 """A table's rules may ask for the clean rows of those before it."""
-
-SORTED_BY = {
-    "events": "user_id, timestamp, row_number",
-    "items": "item_id",
-    "boards": "user_id, board_id, added_at, row_number",
-    "user_interests": "user_id, followed_at, interest_id",
-    "interests": "interest_id",
-}
+COUNTS = ("num_users", "num_items", "num_events", "num_interests", "num_boards")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Checked:
-    """Tables that were staged and passed: what was found, and the open database that holds the clean rows as views `clean_NAME`."""
+    """Tables that were staged and passed: what was found, and the open database that holds the clean rows as views `clean_NAME`.
+
+    The view `used_events` has the clean events inside the window.
+    """
 
     con: duckdb.DuckDBPyConnection
     intakes: dict[str, Intake]
     findings: list[Finding]
     embedding_dim: int
-    window_start_us: int
-    """Microseconds since 1970 from which events are kept."""
     num_outside_window: int
 
     @property
     def dropped(self) -> dict[str, int]:
         """Rows lost by `table.rule`, only those that lost some."""
-        lost: dict[str, int] = {}
+        return self._by_rule(lost=True)
+
+    @property
+    def cleared(self) -> dict[str, int]:
+        """Rows that were kept without what was wrong in them, by `table.rule`."""
+        return self._by_rule(lost=False)
+
+    def _by_rule(self, lost: bool) -> dict[str, int]:
+        found: dict[str, int] = {}
         for finding in self.findings:
-            if finding.count:
+            if finding.count and (finding.num_lost > 0) == lost:
                 name = f"{finding.rule.table}.{finding.rule.name}"
-                lost[name] = lost.get(name, 0) + finding.count
-        return lost
+                found[name] = found.get(name, 0) + finding.count
+        return found
 
 
 def run(context: StepContext) -> StepResult:
-    """Check the tables at `data.tables` and write clean ones; DataError lists every problem."""
-    from clrflow.data.report import render
+    """Check the tables at `data.tables` and write clean ones; DataError lists every problem, and then every distribution that moved."""
+    from clrflow.data.report import Shown, render
 
     settings = context.config.data
     with checked(settings) as result:
-        outputs = write_clean(result, context.place("tables"))
-        facts = facts_of(result, outputs)
-        report = render(result, settings, facts)
-    counts = {name: float(facts[name]) for name in ("num_users", "num_items", "num_events", "num_interests", "num_boards")}
+        now = profile_of(result.con, [action.name for action in settings.actions if action.positive], result.embedding_dim)
+        reference = published_reference(context.workspace)
+        checks = watch(reference, now, settings.drift)
+        written = write_clean(result, context.place("tables"))
+        place = context.place("profile.json")
+        storage.write_json(place, now.as_json())
+        outputs = {**written.outputs, "profile": Output.of(place)}
+        facts = facts_of(result, outputs, now)
+        report = render(
+            Shown(result=result, settings=settings, facts=facts, now=now, days=written.days, reference=reference, checks=checks)
+        )
+    # What the comparison said is no fact: facts are part of what later steps are found by, and the reference changes with each publishing.
+    drift = {f"drift_{check.setting}": check.distance for check in checks if check.distance is not None and math.isfinite(check.distance)}
     lost = {f"dropped_{name.replace('.', '_')}": float(count) for name, count in facts["dropped"].items()}
-    return StepResult(outputs=outputs, report=report, metrics={**counts, **lost}, facts=facts)
+    cleared = {f"cleared_{name.replace('.', '_')}": float(count) for name, count in facts["cleared"].items()}
+    counts = {name: float(facts[name]) for name in COUNTS}
+    return StepResult(outputs=outputs, report=report, metrics={**counts, **lost, **cleared, **drift}, facts=facts)
 
 
 def check(tables_uri: str, settings: DataSettings) -> list[tuple[str, str, str, int]]:
@@ -136,7 +152,7 @@ def _now_us(settings: DataSettings) -> int:
 def checked(settings: DataSettings) -> Iterator[Checked]:
     """Stage the tables and apply the rules; the database lives as long as the context."""
     uri, now_us = _tables_uri(settings), _now_us(settings)
-    intakes = {table.name: look(uri, table) for table in TABLES}
+    intakes = {table.name: look(uri, table, settings) for table in TABLES}
     _raise_all(uri, [problem for taken in intakes.values() for problem in taken.problems])
     with tempfile.TemporaryDirectory(prefix="clrflow-data-") as folder, _database(Path(folder), settings) as con:
         for taken in intakes.values():
@@ -153,12 +169,11 @@ def checked(settings: DataSettings) -> Iterator[Checked]:
             findings += apply(con, [rule for rule in rules if rule.table == name], intakes[name], settings)
         _raise_all(uri, [finding.message for finding in findings if finding.message])
         _raise_all(uri, _losses(con, intakes, findings, settings))
-        newest = _scalar(con, "SELECT epoch_us(max(timestamp)) FROM clean_events")
-        start = newest - settings.window_days * 86_400_000_000 if settings.window_days is not None else -(2**63)
-        outside = _scalar(con, f"SELECT count(*) FROM clean_events WHERE epoch_us(timestamp) < {start}")
-        yield Checked(
-            con=con, intakes=intakes, findings=findings, embedding_dim=int(width), window_start_us=start, num_outside_window=int(outside)
-        )
+        newest, day_us = _scalar(con, "SELECT epoch_us(max(timestamp)) FROM clean_events"), 86_400_000_000
+        start = (newest // day_us + 1 - settings.window_days) * day_us if settings.window_days is not None else None
+        con.execute(f"CREATE VIEW used_events AS {used_events(start)}")
+        outside = _scalar(con, "SELECT (SELECT count(*) FROM clean_events) - (SELECT count(*) FROM used_events)")
+        yield Checked(con=con, intakes=intakes, findings=findings, embedding_dim=int(width), num_outside_window=int(outside))
 
 
 @contextlib.contextmanager
@@ -189,7 +204,9 @@ def _stage(con: duckdb.DuckDBPyConnection, taken: Intake) -> None:
     con.from_arrow(batch_schema(taken.table).empty_table()).create(name)
     with Progress(f"reading {taken.table.name}", taken.num_rows) if taken.num_rows else contextlib.nullcontext() as progress:
         for batch in intake_module.batches(taken):
-            con.from_arrow(batch).insert_into(name)
+            # A log that is sorted by user has every day in every block; this way a day's events lie in few of them, and are found without the others.
+            rows = batch.sort_by("timestamp") if taken.table is EVENTS else batch
+            con.from_arrow(rows).insert_into(name)
             if progress is not None:
                 progress.advance(len(batch))
     con.commit()
@@ -207,7 +224,7 @@ def _losses(con: duckdb.DuckDBPyConnection, intakes: dict[str, Intake], findings
     problems = []
     for name in CLEANING_ORDER:
         total = intakes[name].num_rows
-        parts = [(finding.rule, finding.count) for finding in findings if finding.rule.table == name and finding.count]
+        parts = [(finding.rule, finding.num_lost) for finding in findings if finding.rule.table == name and finding.num_lost]
         lost = sum(count for _, count in parts)
         by_rule = ", ".join(f"{rule.name} ({rule.column}) {count:,}" for rule, count in parts)
         if total and lost / total > settings.max_dropped_share:
@@ -225,60 +242,25 @@ def _raise_all(uri: str, problems: list[str]) -> None:
         raise DataError("\n".join([f"{len(problems)} problem(s) in the tables at {uri}:", *(f"  {problem}" for problem in problems)]))
 
 
-def _query(result: Checked, name: str) -> str:
-    columns = {field.name: f'"{field.name}"' for field in _output_schema(result, name)}
-    where = ""
-    if name == "events":
-        columns[EVENT_ORDER] = f"row_number AS {EVENT_ORDER}"
-        where = f"WHERE epoch_us(timestamp) >= {result.window_start_us} "
-    if name == "items":  # never null, no null and no repetition inside, the order kept
-        columns["interests"] = (
-            "list_filter(coalesce(interests, []), lambda id, place: id IS NOT NULL AND list_position(interests, id) = place) AS interests"
-        )
-    if name == "interests":
-        columns["name"] = "coalesce(name, 'interest ' || interest_id) AS name"
-    return f"SELECT {', '.join(columns.values())} FROM clean_{name} {where}ORDER BY {SORTED_BY[name]}"
-
-
-def _output_schema(result: Checked, name: str) -> pa.Schema:
-    schema = result.intakes[name].table.columns
-    if name == EVENTS.name:
-        return schema.append(pa.field(EVENT_ORDER, pa.int64()))
-    return with_width(schema, result.embedding_dim) if name == ITEMS.name else schema
-
-
-def write_clean(result: Checked, folder: str) -> dict[str, Output]:
-    """Write the clean tables below `folder`, sorted, with every column of the contract."""
-    outputs = {}
-    for name in sorted(SORTED_BY):
-        rows = group_rows(result.embedding_dim * 4) if name == ITEMS.name else ROWS_PER_GROUP
-        # Small batches: a vector of DuckDB's is copied into them, and the writer joins them to row groups.
-        reader = result.con.execute(_query(result, name)).to_arrow_reader(min(rows, 16_384))
-        outputs[name] = write_table(storage.join(folder, name), itertools.chain(reader), _output_schema(result, name), rows_per_group=rows)
-    return outputs
-
-
-def facts_of(result: Checked, outputs: dict[str, Output]) -> dict[str, Any]:
+def facts_of(result: Checked, outputs: dict[str, Output], profile: Profile) -> dict[str, Any]:
     """What later steps want to know without opening a table."""
-    first, last, num_users, num_boards = result.con.execute(
-        "SELECT epoch_us(min(timestamp)), epoch_us(max(timestamp)), count(DISTINCT user_id), "
-        "(SELECT count(DISTINCT board_id) FROM clean_boards) FROM clean_events WHERE epoch_us(timestamp) >= ?",
-        [result.window_start_us],
-    ).fetchall()[0]
+    num_boards = _scalar(result.con, "SELECT count(DISTINCT board_id) FROM clean_boards")
 
     def iso(microseconds: int) -> str:
         return (datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC) + datetime.timedelta(microseconds=microseconds)).isoformat()
 
     return {
-        "first_event": iso(first),
-        "last_event": iso(last),
-        "num_users": num_users,
+        "first_event": iso(profile.first_event_us),
+        "last_event": iso(profile.last_event_us),
+        "num_users": profile.num_users,
         "num_items": outputs["items"].num_rows,
         "num_events": outputs["events"].num_rows,
         "num_interests": outputs["interests"].num_rows,
-        "num_boards": num_boards,
+        "num_boards": int(num_boards),
         "embedding_dim": result.embedding_dim,
         "dropped": result.dropped,
+        "cleared": result.cleared,
         "outside_window": result.num_outside_window,
         "ignored_columns": {name: list(taken.extra_columns) for name, taken in result.intakes.items() if taken.extra_columns},
+        "partial_columns": {name: list(taken.partial_columns) for name, taken in result.intakes.items() if taken.partial_columns},
     }

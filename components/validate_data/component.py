@@ -15,8 +15,8 @@ def validate_data(
 ) -> str:
     """Check the tables against the data contract, clean and sort them, and write them for the next steps.
 
-    Tables with a missing column, a wrong type or rows that break a rule end the run here, each named with its remedy. Every rule's count is in the
-    report.
+    Tables with a missing column, a wrong type or rows that break a rule end the run here, each named with its remedy, and so do
+    data that moved too far from those of the published version. Every rule's count and every comparison is in the report.
 
     Args:
         run: URI of the run, as configure returned it.

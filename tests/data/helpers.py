@@ -12,9 +12,11 @@ import pyarrow.parquet as pq
 
 from clrflow.config import PipelineConfig
 from clrflow.contracts import TIME
+from clrflow.data.clean import write_clean
+from clrflow.data.profile import profile_of
 from clrflow.data.settings import DataSettings
 from clrflow.data.tables import read_table
-from clrflow.data.validate import checked, facts_of, write_clean
+from clrflow.data.validate import checked, facts_of
 from clrflow.manifest import Output
 from clrflow.steps import Outcome, Run, execute
 
@@ -55,6 +57,12 @@ def boards(*rows: tuple[int, int, int, float]) -> pa.Table:
     """Rows of (board, user, item, minute)."""
     board, user, item, minute = zip(*rows)
     return pa.table({"board_id": board, "user_id": user, "item_id": item, "added_at": pa.array([at(m) for m in minute], TIME)})
+
+
+def follows(*rows: tuple[int, int, float]) -> pa.Table:
+    """Rows of (user, interest, minute)."""
+    user, interest, minute = zip(*rows)
+    return pa.table({"user_id": user, "interest_id": interest, "followed_at": pa.array([at(m) for m in minute], TIME)})
 
 
 def interests(*ids: int) -> pa.Table:
@@ -100,9 +108,11 @@ class Clean:
 
 def clean(tables: str, folder: Path, **settings: Any) -> Clean:
     """What the step does to tables, but for its report."""
-    with checked(settings_of(tables, **settings)) as result:
-        outputs = write_clean(result, str(folder / "clean"))
-        return Clean(outputs, facts_of(result, outputs))
+    chosen = settings_of(tables, **settings)
+    with checked(chosen) as result:
+        written = write_clean(result, str(folder / "clean"))
+        profile = profile_of(result.con, [action.name for action in chosen.actions if action.positive], result.embedding_dim)
+        return Clean(written.outputs, facts_of(result, written.outputs, profile))
 
 
 def validate(tables: str, workspace: Path, **settings: Any) -> Outcome:

@@ -43,6 +43,7 @@ def test_events_are_the_ratings_in_the_files_order(tables):
     first = events.slice(0, 1)
     assert (first["user_id"][0].as_py(), first["item_id"][0].as_py()) == (196, 242)
     assert first["timestamp"].cast(pa.int64())[0].as_py() == 881_250_949 * 1_000_000
+    assert events["event_order"].to_pylist() == list(range(100_000))
 
 
 def test_films_carry_genres_titles_and_vectors(tables):

@@ -49,11 +49,11 @@ TARGET = pa.struct(
 )
 REQUESTS = pa.schema(
     [
-        ("request_id", pa.int64()),  # dense from 0 in the table's order
+        ("request_id", pa.int64()),  # (days since 1970) * 2^32 + place in the day: unique, rising in the table's order, below 2^53
         ("user_id", pa.int64()),
         ("requested_at", TIME),  # the first engagement's time
         ("split", pa.string()),  # TRAIN | VALIDATION | TEST
-        # Positive actions strictly before the request in the user's order (time, then file order), oldest first, the newest
+        # Positive actions strictly before the request in the user's order (time, then event_order), oldest first, the newest
         # `bootstrap.request.max_history` of them. Three lists of one length.
         ("history_items", pa.list_(pa.int64())),
         ("history_actions", pa.list_(pa.string())),
@@ -63,7 +63,8 @@ REQUESTS = pa.schema(
         ("impressions", pa.list_(pa.int64())),  # shown in the request and not engaged
     ]
 )
-"""One row a request, sorted by user and time. bootstrap → train, evaluate."""
+"""One row a request, in a folder a day (`day=2026-02-01/`, UTC, of the first engagement), sorted by day, user and time.
+bootstrap → train, evaluate."""
 
 CANDIDATES = pa.schema(
     [

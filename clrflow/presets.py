@@ -40,9 +40,11 @@ def small() -> PipelineConfig:
 
 
 def production() -> PipelineConfig:
-    """A 20-day window of a large site: five levels of 2048 codes, tables of the published model frozen until the last epoch."""
+    """20 days of examples of a large site, each with 10 days before it; five levels of 2048 codes, tables of the published model frozen until
+    the last epoch."""
     return PipelineConfig(
-        data=DataSettings(tables="tables", window_days=20),
+        data=DataSettings(tables="tables", window_days=30),
+        bootstrap=BootstrapSettings(lookback_days=10),
         semantic_ids=SemanticIdSettings(num_codes=2048, batch_size=8192),
         model=ModelSettings(dim=128, num_layers=4, num_heads=4, max_history=200, semantic_rows=10_000_000, board_rows=10_000_000),
         training=TrainingSettings(

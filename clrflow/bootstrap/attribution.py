@@ -10,7 +10,8 @@ import dataclasses
 
 import ibis
 
-from clrflow.bootstrap.engine import Column, Engine, Table, place_in
+from clrflow.bootstrap.engine import Engine
+from clrflow.bootstrap.expressions import Column, Table, place_in, seconds_of
 from clrflow.bootstrap.generators.base import View
 from clrflow.bootstrap.generators.board import states_at
 from clrflow.bootstrap.serve import Served
@@ -45,7 +46,7 @@ class Attribution:
 def attribute(view: View, served: Served, engagements: Table) -> Attribution:
     """Join engagements to conditions; see the module's rules."""
     engine, factor = view.engine, view.settings.fallback_factor
-    known = engine.keep("known_conditions", _known(served))
+    known = engine.keep("known_conditions", _ranked(served.known))
     logged = engine.keep("logged", _logged(engagements))
     unlogged = engagements.anti_join(logged, "row")
     hits = served.hits.semi_join(unlogged, "row")
@@ -87,9 +88,14 @@ def attribute(view: View, served: Served, engagements: Table) -> Attribution:
     return Attribution(conditions=conditions, targets=targets)
 
 
-def _known(served: Served) -> Table:
+def known_conditions(known: Table) -> Table:
+    """Attribution.conditions where there are no targets; `known` is what serve.ask_conditions gives."""
+    ranked = _ranked(known).mutate(role=ibis.literal(KNOWN))
+    return ranked.select("query_id", "index", "role", "condition_type", "condition_id", "state", "score")
+
+
+def _ranked(known: Table) -> Table:
     """Known conditions with their place; one that two generators bring stands once, with the better score."""
-    known = served.known
     merged = known.group_by(["query_id", "type_order", "condition_type", "condition_id"]).aggregate(
         state=known.state.max(), score=known.score.max()
     )
@@ -106,10 +112,11 @@ def _logged(engagements: Table) -> Table:
 def _draw(engagements: Table, view: View, *, salt: int) -> Table:
     """One interest of each engagement's item, from numbers that stay the same whatever else is in the log.
 
-    Lehmer's generator on user, item and place in the user's sequence; engagements of items without interests have no row.
+    Lehmer's generator on user, item and time; engagements of items without interests have no row.
     """
     seed = (view.settings.seed * 2 + salt) % PRIME
-    mixed = _remainder(engagements.user_id) * 48_271 + _remainder(engagements.item_id) * 69_621 + engagements.seq % PRIME * 40_692
+    mixed = _remainder(engagements.user_id) * 48_271 + _remainder(engagements.item_id) * 69_621
+    mixed = mixed + _remainder(seconds_of(engagements.timestamp)) * 40_692
     number = _remainder(_remainder(_remainder(mixed) * 16_807 + seed * 630_360_016 % PRIME) * 48_271)
     drawn = engagements.select("row", "request_id", "item_id", "weight", number=number)
     joined = drawn.join(view.item_interests, "item_id")
@@ -158,5 +165,4 @@ def _numbered(view: View, known: Table, logged: Table, fallback: Table, oracle: 
 
 def drop_scratch(engine: Engine) -> None:
     """Forget what only the attribution needed."""
-    for name in ("logged", "attributed", "fallback", "oracle", "added_conditions", "known_conditions"):
-        engine.drop(name)
+    engine.drop("logged", "attributed", "fallback", "oracle", "added_conditions", "known_conditions")

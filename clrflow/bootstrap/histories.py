@@ -9,23 +9,26 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from clrflow.bootstrap.engine import Table
+from clrflow.bootstrap.expressions import Table
 
 Ints = npt.NDArray[np.int64]
 
 
-def recent_items(queries: Table, engagements: Table, length: int) -> Table:
+def recent_items(queries: Table, engagements: Table, length: int, lookback_days: int | None = None) -> Table:
     """The newest `length` engagements before each query: query_id, user_id, period, item_id, age (1 is the newest).
 
-    A query names its user and `first_seq`, the number of the user's engagements before it. The join runs over blocks of `length` events, two
+    A query names its user, its day and `first_seq`, the number of the user's engagements before it; with a lookback, engagements of earlier
+    days don't count. The join runs over blocks of `length` events, two
     of which always hold the wanted ones: its cost grows with the events, not with their square.
     """
-    asked = queries.filter(queries.first_seq > 0).select("query_id", "user_id", "period", "first_seq")
+    asked = queries.filter(queries.first_seq > 0).select("query_id", "user_id", "period", "first_seq", asked_day="day")
     newest = asked.mutate(block=((asked.first_seq - 1) // length).cast("int64"))
     blocks = newest.union(newest.mutate(block=newest.block - 1))
-    events = engagements.select("user_id", "item_id", "seq", block=(engagements.seq // length).cast("int64"))
+    events = engagements.select("user_id", "item_id", "seq", "day", block=(engagements.seq // length).cast("int64"))
     joined = blocks.join(events, ["user_id", "block"])
     joined = joined.mutate(age=joined.first_seq - joined.seq)
+    if lookback_days is not None:
+        joined = joined.filter(joined.day >= joined.asked_day - lookback_days)
     return joined.filter((joined.age >= 1) & (joined.age <= length)).select("query_id", "user_id", "period", "item_id", "age")
 
 

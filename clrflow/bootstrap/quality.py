@@ -11,22 +11,19 @@ from collections.abc import Sequence
 from typing import Any
 
 import ibis
-import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
 
-from clrflow.bootstrap.engine import Engine, Table
+from clrflow.bootstrap.engine import Engine
+from clrflow.bootstrap.expressions import Table
+from clrflow.bootstrap.figures import DayFigures
 from clrflow.bootstrap.generators import Generator
-from clrflow.bootstrap.serve import Served
-from clrflow.contracts import ATTRIBUTED, CONDITION_TYPES, FALLBACK, LOGGED, NONE, SPLITS, TEST, TRAIN, VALIDATION
-from clrflow.data.tables import iter_batches
+from clrflow.contracts import CONDITION_TYPES, NONE, SPLITS, TEST, TRAIN, UNCONDITIONAL, VALIDATION
 from clrflow.errors import ClrflowError
 
 TIME_CUT_SHARE = 0.1
 """The newest part of the log's time that a global cut would hold out, for the comparison in the report."""
 
 
-DEPTHS = (1, 2, 5, 10, 20, 50, 100)
+DEPTHS = (1, 2, 5, 10, 20, 50, 100, 200, 500)
 """Candidates of a list that are looked at for recall."""
 
 
@@ -38,6 +35,7 @@ class GeneratorQuality:
     conditions_per_request: float
     requests_with_condition: float
     num_lists: int
+    """Lists that were written for held-out requests."""
     candidates_per_list: float
     recall: dict[int, float]
     """Share of validation engagements that stood among the first k of any of the request's lists, by k; {} without validation."""
@@ -72,6 +70,12 @@ class Quality:
     num_pairs: int
     request_bytes: int
     pair_bytes: int
+    file_bytes: int
+    num_days: int
+    days_taken_over: tuple[str, ...]
+    """Days that an earlier run had built."""
+    num_before_lookback: int
+    """Engagements of days whose lookback the window doesn't hold: they are histories of others only."""
     num_listed_requests: int
     users_left_by_time_cut: int
     num_users: int
@@ -111,6 +115,9 @@ class Quality:
             "first_test": iso(self.splits[TEST].first),
             "num_engagements": self.num_engagements,
             "num_pairs": self.num_pairs,
+            "num_days": self.num_days,
+            "days_taken_over": list(self.days_taken_over),
+            "num_before_lookback": self.num_before_lookback,
             "compression": round(self.compression, 4),
             "explained": self.explained,
             "generators": [generator.name for generator in self.generators],
@@ -121,149 +128,85 @@ class Quality:
 
 def measure(
     engine: Engine,
-    generators: list[Generator],
+    generators: Sequence[Generator],
     *,
-    served: Served,
-    targets: Table,
-    requests: Table,
     engagements: Table,
-    shown: Table,
-    sampled: Table,
-    requests_uri: str,
+    figures: DayFigures,
+    days: Sequence[int],
+    taken_over: Sequence[str],
 ) -> Quality:
-    """Figures from what is kept in the engine and from the written requests, which must hold each engagement exactly once."""
-    unusable = engagements.condition_type.notin([NONE, *CONDITION_TYPES[1:]]) | (
-        engagements.condition_type.isin(CONDITION_TYPES[1:]) & engagements.condition_id.isnull()
+    """Figures from the engagements that the engine keeps and from those of the written `days`, which hold each engagement exactly once."""
+    inside = engagements.filter(engagements.day.isin(list(days)))
+    unusable = inside.condition_type.notin([NONE, *CONDITION_TYPES[1:]]) | (
+        inside.condition_type.isin(CONDITION_TYPES[1:]) & inside.condition_id.isnull()
     )
-    totals = engine.arrow(
-        engagements.aggregate(
-            n=engagements.count(), unusable=unusable.sum(), first=engagements.timestamp.min(), last=engagements.timestamp.max()
-        )
-    ).to_pylist()[0]  # fmt: skip
-    written = _weigh(requests_uri)
-    if written["engagements"] != totals["n"]:
+    aggregates = {"n": inside.count(), "unusable": unusable.sum(), "first": inside.timestamp.min(), "last": inside.timestamp.max()}
+    totals = engine.arrow(inside.aggregate(**aggregates)).to_pylist()[0]
+    if figures.sizes.engagements != totals["n"]:
         raise ClrflowError(
-            f"{requests_uri}: holds {written['engagements']:,} engagements, the events have {totals['n']:,}; the step lost or "
-            "doubled some. Delete the folder, run it again, and report this if it comes back."
+            f"the written requests hold {figures.sizes.engagements:,} engagements, the events have {totals['n']:,}; the step lost or doubled "
+            "some. Delete its folder, run it again, and report this if it comes back."
         )
-    explained = _counts_by(engine, targets.filter(targets.source.isin([LOGGED, ATTRIBUTED, FALLBACK])).select("row", "source").distinct())
-    explained["nothing"] = totals["n"] - sum(explained.values())
     cut = ibis.literal(totals["last"] - (totals["last"] - totals["first"]) * TIME_CUT_SHARE)
-    users = engagements.group_by("user_id").aggregate(
-        before=(engagements.timestamp < cut).any(), after=(engagements.timestamp >= cut).any()
-    )
+    users = inside.group_by("user_id").aggregate(before=(inside.timestamp < cut).any(), after=(inside.timestamp >= cut).any())
     sizes = engine.arrow(users.aggregate(n=users.count(), left=(users.before & users.after).sum())).to_pylist()[0]
     return Quality(
-        splits=_splits(engine, requests, engagements, targets),
-        generators=_generators(engine, generators, served, requests, engagements),
-        explained=explained,
+        splits=_splits(engine, inside, figures),
+        generators=tuple(_generator(one.name, figures) for one in generators),
+        explained={**figures.explained, "nothing": totals["n"] - sum(figures.explained.values())},
         num_engagements=totals["n"],
-        num_impressions=int(engine.value(shown.count())),
+        num_impressions=figures.impressions,
         num_unusable_logged=int(totals["unusable"] or 0),
-        num_pairs=written["pairs"],
-        request_bytes=written["request_bytes"],
-        pair_bytes=written["pair_bytes"],
-        num_listed_requests=int(engine.value(sampled.count())),
+        num_pairs=figures.sizes.pairs,
+        request_bytes=figures.sizes.request_bytes,
+        pair_bytes=figures.sizes.pair_bytes,
+        file_bytes=figures.sizes.file_bytes,
+        num_days=len(days),
+        days_taken_over=tuple(taken_over),
+        num_before_lookback=int(engine.value(engagements.count())) - totals["n"],
+        num_listed_requests=figures.listed_requests,
         users_left_by_time_cut=int(sizes["left"]),
         num_users=int(sizes["n"]),
-        targets_per_request=written["targets_per_request"],
-        history_lengths=written["history_lengths"],
+        targets_per_request=_from(1, figures.sizes.by_targets),
+        history_lengths=_from(0, figures.sizes.by_history),
     )
 
 
-def _counts_by(engine: Engine, rows: Table, key: str = "source") -> dict[str, int]:
-    """Number of rows by the value of a column, in the column's order."""
-    counted = engine.arrow(rows.group_by(key).aggregate(n=rows.count()).order_by(key))
-    return dict(zip(counted.column(key).to_pylist(), counted.column("n").to_pylist(), strict=True))
-
-
-def _splits(engine: Engine, requests: Table, engagements: Table, targets: Table) -> dict[str, SplitQuality]:
+def _splits(engine: Engine, engagements: Table, figures: DayFigures) -> dict[str, SplitQuality]:
     grouped = engagements.group_by("split").aggregate(
         requests=engagements.request_id.nunique(), users=engagements.user_id.nunique(), engagements=engagements.count(),
         first=engagements.timestamp.min(), last=engagements.timestamp.max(),
     )  # fmt: skip
     sizes = {row.pop("split"): row for row in engine.arrow(grouped).to_pylist()}
-    rows = targets.join(requests.select("request_id", "split"), "request_id")
-    counted = engine.arrow(rows.group_by(["split", "source"]).aggregate(n=rows.count()).order_by(["split", "source"])).to_pylist()
     nothing = {"requests": 0, "users": 0, "engagements": 0, "first": None, "last": None}
+    counted = [(*name.partition(" ")[::2], count) for name, count in figures.sources.items()]
     return {
-        name: SplitQuality(**sizes.get(name, nothing), sources={row["source"]: row["n"] for row in counted if row["split"] == name})
+        name: SplitQuality(**sizes.get(name, nothing), sources={source: count for split, source, count in counted if split == name})
         for name in SPLITS
     }
 
 
-def _generators(
-    engine: Engine, generators: list[Generator], served: Served, requests: Table, engagements: Table
-) -> tuple[GeneratorQuality, ...]:
-    known = served.known.filter(served.known.is_request)
-    conditions = known.group_by("generator").aggregate(n=known.count(), requests=known.query_id.nunique())
-    lists = served.lists.group_by(["generator", "condition_id", "state", "period"]).aggregate(n=served.lists.count())
-    lists = lists.group_by("generator").aggregate(length=lists.n.mean())
-    splits = engagements.select("row", "split")
-    best = served.hits.join(splits, "row").group_by(["generator", "row", "split"]).aggregate(rank=served.hits["rank"].min())
-    ranks = engine.arrow(best.group_by(["generator", "split", "rank"]).aggregate(n=best.count())).to_pylist()
-    by_name = {row["generator"]: row for row in engine.arrow(conditions.outer_join(lists, "generator")).to_pylist()}
-    totals = _counts_by(engine, splits, "split")
-    num_requests, num_validation = engine.value(requests.count()), totals.get(VALIDATION, 0)
-    found = []
-    for generator in generators:
-        row = by_name.get(generator.name, {"n": 0, "requests": 0, "length": 0.0})
-        hits = [one for one in ranks if one["generator"] == generator.name]
-        recall = {
-            k: sum(one["n"] for one in hits if one["split"] == VALIDATION and one["rank"] <= k) / max(num_validation, 1) for k in DEPTHS
-        }
-        found.append(
-            GeneratorQuality(
-                name=generator.name,
-                conditions_per_request=row["n"] / num_requests,
-                requests_with_condition=row["requests"] / num_requests,
-                num_lists=served.num_lists[generator.name],
-                candidates_per_list=float(row["length"] or 0.0),
-                recall=recall if num_validation else {},
-                attributed_share=sum(one["n"] for one in hits) / sum(totals.values()),
-            )
-        )
-    return tuple(found)
+def _generator(name: str, figures: DayFigures) -> GeneratorQuality:
+    """Generators' names hold no blank, so the figures' keys can be cut at blanks."""
+    ranks = [
+        (split, int(rank), count) for (one, split, rank), count in ((key.split(), n) for key, n in figures.ranks.items()) if one == name
+    ]
+    num_validation = sum(count for key, count in figures.sources.items() if key == f"{VALIDATION} {UNCONDITIONAL}")
+    deepest = max((rank for _, rank, _ in ranks), default=0)  # beyond it the lists are at their end
+    depths = [k for place, k in enumerate(DEPTHS) if place == 0 or DEPTHS[place - 1] < deepest]
+    within = {k: sum(n for split, rank, n in ranks if split == VALIDATION and rank <= k) for k in depths}
+    num_requests, num_lists = max(figures.sizes.requests, 1), figures.lists.get(name, 0)
+    return GeneratorQuality(
+        name=name,
+        conditions_per_request=figures.conditions.get(name, 0) / num_requests,
+        requests_with_condition=figures.conditioned.get(name, 0) / num_requests,
+        num_lists=num_lists,
+        candidates_per_list=figures.listed.get(name, 0) / max(num_lists, 1),
+        recall={k: found / num_validation for k, found in within.items()} if num_validation else {},
+        attributed_share=sum(n for _, _, n in ranks) / max(figures.sizes.engagements, 1),
+    )
 
 
-def _weigh(uri: str) -> dict[str, Any]:
-    """Reads the written requests once: engagements, pairs, and the bytes of both forms as Arrow holds them.
-
-    The pair form has a row for each target with the user, the history, the one condition and the target: what training reads where requests
-    aren't kept together.
-    """
-    total = {"engagements": 0, "pairs": 0, "request_bytes": 0, "pair_bytes": 0}
-    targets_per_request: np.ndarray = np.zeros(1, np.int64)
-    lengths: np.ndarray = np.zeros(1, np.int64)
-    for batch in iter_batches(uri, num_rows=1024):
-        batch = pa.RecordBatch.from_arrays([pa.concat_arrays([column]) for column in batch.columns], schema=batch.schema)
-        num_targets = pc.list_value_length(batch.column("targets")).to_numpy().astype(np.int64)
-        history = pc.list_value_length(batch.column("history_items")).to_numpy().astype(np.int64)
-        flat = batch.column("targets").flatten()
-        unconditional = pc.equal(pc.struct_field(flat, "condition"), -1)
-        owners = np.repeat(np.arange(len(batch)), num_targets)[unconditional.to_numpy(zero_copy_only=False)]
-        engaged = np.bincount(owners, minlength=len(batch))
-        elements = max(int(history.sum()), 1)
-        of_event = sum(batch.column(f"history_{part}").flatten().nbytes for part in ("items", "actions", "times")) / elements
-        conditions = batch.column("conditions").flatten()
-        of_condition = conditions.nbytes / max(len(conditions), 1)
-        of_user = sum(batch.column(name).nbytes for name in ("request_id", "user_id", "requested_at", "split")) / len(batch)
-        conditioned = len(flat) - int(pc.sum(unconditional).as_py() or 0)
-        pairs_of_history = float((num_targets * history).sum()) * of_event
-        total["engagements"] += len(owners)
-        total["pairs"] += len(flat)
-        total["request_bytes"] += batch.nbytes
-        total["pair_bytes"] += int(pairs_of_history + conditioned * of_condition + len(flat) * of_user + flat.nbytes)
-        targets_per_request = _add(targets_per_request, np.bincount(engaged))
-        lengths = _add(lengths, np.bincount(np.floor(np.log2(history + 1)).astype(np.int64)))
-    return {**total, "targets_per_request": _counts(targets_per_request[1:]), "history_lengths": _counts(lengths)}
-
-
-def _add(one: np.ndarray, other: np.ndarray) -> np.ndarray:
-    size = max(len(one), len(other))
-    return np.pad(one, (0, size - len(one))) + np.pad(other, (0, size - len(other)))
-
-
-def _counts(values: np.ndarray) -> tuple[int, ...]:
-    listed: Sequence[int] = values.tolist()
-    return tuple(listed)
+def _from(first: int, counts: dict[str, int]) -> tuple[int, ...]:
+    """Counts by number as a list that begins with the count of `first`."""
+    return tuple(counts.get(str(number), 0) for number in range(first, max((int(key) for key in counts), default=first) + 1))

@@ -26,6 +26,7 @@ def render(quality: Quality, settings: BootstrapSettings) -> str:
             "smaller than pairs": f"{quality.compression:.1f} ×",
         }
     )
+    _days(report, quality)
     _splits(report, quality, settings)
     _generators(report, quality)
     _targets(report, quality)
@@ -35,6 +36,23 @@ def render(quality: Quality, settings: BootstrapSettings) -> str:
 
 def _share(count: int, quality: Quality) -> str:
     return f"{count / max(quality.num_engagements, 1):.1%}"
+
+
+def _days(report: Report, quality: Quality) -> None:
+    taken = quality.days_taken_over
+    report.text(
+        f"{quality.num_days:,} days have requests. "
+        + (
+            f"{len(taken):,} of them, {taken[0]} to {taken[-1]}, were built by an earlier run from the same inputs."
+            if taken
+            else "All were built now."
+        )
+    )
+    if quality.num_before_lookback:
+        report.text(
+            f"{quality.num_before_lookback:,} engagements lie on days whose lookback the window doesn't hold; they are part of histories and "
+            "give no examples of their own."
+        )
 
 
 def _splits(report: Report, quality: Quality, settings: BootstrapSettings) -> None:
@@ -67,16 +85,16 @@ def _generators(report: Report, quality: Quality) -> None:
         "Recall@k: share of validation engagements that stood among the first k candidates of any of the request's conditions of the generator. "
         "Everything it knew was older than the request.",
     )
-    cutoffs = list(quality.generators[0].recall)
+    cutoffs = sorted({k for one in quality.generators for k in one.recall})
     rows = [
         [
             one.name, one.conditions_per_request, one.requests_with_condition, one.num_lists, one.candidates_per_list,
-            *(one.recall[k] for k in cutoffs if k in (10, 50, 100)), one.attributed_share,
+            *(one.recall.get(k) for k in cutoffs if k in (10, 50, 100, 500)), one.attributed_share,
         ]
         for one in quality.generators
     ]  # fmt: skip
-    columns = ["generator", "conditions a request", "requests that have one", "candidate lists", "candidates a list"]
-    report.table([*columns, *(f"recall@{k}" for k in cutoffs if k in (10, 50, 100)), "engagements explained"], rows)
+    columns = ["generator", "conditions a request", "requests that have one", "lists written", "candidates a list"]
+    report.table([*columns, *(f"recall@{k}" for k in cutoffs if k in (10, 50, 100, 500)), "engagements explained"], rows)
     figure, (curves, bars) = new_figure(columns=2, width=9.0)
     for one in quality.generators:
         curves.plot(list(one.recall), list(one.recall.values()), marker="o", markersize=3, label=one.name)

@@ -1,7 +1,8 @@
 """Cuts each user's events into requests and says which of them are held out.
 
 A request is a session's run of at most `max_targets` engagements. It begins after a pause, after a full request, and at a time cut, so none
-straddles one. Order within a user is time, then the row's place in the log: half of some logs' events share their second with another.
+straddles one. Where pauses matter midnight (UTC) is one, so that a day's requests hang on no later day and can be kept. Order within a user is
+time, then event_order: half of some logs' events share their second with another.
 Next: histories.py (what came before a request), attribution.py (which condition an engagement belongs to).
 """
 
@@ -13,7 +14,18 @@ from collections.abc import Sequence
 
 import ibis
 
-from clrflow.bootstrap.engine import Engine, Table, period_of, place_in, running, total
+from clrflow.bootstrap.engine import Engine
+from clrflow.bootstrap.expressions import (
+    REQUEST_BITS,
+    ROW_BITS,
+    Column,
+    Table,
+    day_of,
+    period_of,
+    place_in,
+    running,
+    total,
+)
 from clrflow.bootstrap.settings import RequestSettings, SplitSettings
 from clrflow.contracts import ITEM, TEST, TRAIN, VALIDATION
 from clrflow.data.schema import EVENT_ORDER
@@ -30,10 +42,16 @@ class Cuts:
 
 
 def time_cuts(engine: Engine, positives: Table, split: SplitSettings) -> Cuts:
-    """The cuts counted back from the newest engagement (none without one); the test span is [newest - test_days, newest]."""
+    """The cuts counted back from the newest engagement; none without one.
+
+    Whole numbers of days are whole UTC days, the newest of which, however short so far, is the first one counted: then a day has one split.
+    Others are counted from the newest engagement's time.
+    """
     newest = engine.value(positives.timestamp.max())
     if split.by != "time" or newest is None:
         return Cuts()
+    if all(float(days).is_integer() for days in (split.test_days, split.validation_days)):
+        newest = newest.replace(hour=0, minute=0, second=0, microsecond=0) + datetime.timedelta(days=1)
     test_from = newest - datetime.timedelta(days=split.test_days)
     return Cuts(validation_from=test_from - datetime.timedelta(days=split.validation_days), test_from=test_from)
 
@@ -54,10 +72,10 @@ def without_unknown_conditions(positives: Table, items: Table) -> Table:
     return positives.mutate(condition_id=unknown.ifelse(ibis.null("int64"), positives.condition_id))
 
 
-def span_of(timestamp: ibis.Value, cuts: Cuts) -> ibis.Value:
+def span_of(timestamp: Column, cuts: Cuts) -> Column:
     """0 before the validation cut, 1 up to the test cut, 2 after it; 0 throughout without cuts."""
     if cuts.test_from is None or cuts.validation_from is None:
-        return ibis.literal(0)
+        return ibis.literal(0, "int64")
     return (timestamp >= ibis.literal(cuts.validation_from)).cast("int64") + (timestamp >= ibis.literal(cuts.test_from)).cast("int64")
 
 
@@ -66,9 +84,10 @@ def cut_into_requests(
 ) -> tuple[Table, Table]:
     """Engagements with their place in a request, and the requests; both kept in the engine.
 
-    engagements: row (0-based in user order over all users), user_id, item_id, timestamp, event_order, action, weight, generator,
-    condition_type, condition_id, seq (0-based in the user), request_id, position (0-based in the request), split, period.
-    requests: request_id, user_id, requested_at, last_at, first_seq, first_row, num_targets, split, period.
+    engagements: row (its number: day and place in the day, see expressions.ROW_BITS), user_id, item_id, timestamp, event_order, action, weight,
+    generator, condition_type, condition_id, seq (0-based in the user), request_id, position (0-based in the request), split, period, day.
+    requests: request_id (see expressions.REQUEST_BITS), user_id, requested_at, last_at, first_seq, num_targets, split, period, day. Numbers grow
+    with (day, user, time); a request's day is that of its first engagement.
     """
     order = ["timestamp", EVENT_ORDER]
     by_user = ibis.window(group_by="user_id", order_by=order)
@@ -76,46 +95,54 @@ def cut_into_requests(
     starts = (events.seq == 0) | (events.span != events.span.lag().over(by_user))
     if request.session_gap_minutes is not None:
         gap = ibis.interval(microseconds=round(request.session_gap_minutes * 60e6))
-        starts = starts | (events.timestamp > events.timestamp.lag().over(by_user) + gap)
+        before = events.timestamp.lag().over(by_user)
+        starts = starts | (events.timestamp > before + gap) | (day_of(events.timestamp) != day_of(before))
     events = events.mutate(starts=starts.fill_null(True).cast("int64"))
     events = events.mutate(session=total(events.starts, running("seq", "user_id")))
     events = events.mutate(place=place_in("seq", ["user_id", "session"]))
     events = events.mutate(position=events.place % request.max_targets)
     events = events.mutate(request_no=total((events.position == 0).cast("int64"), running("seq", "user_id")) - 1)
-
-    cut = engine.keep("cut_events", events)
-    users = cut.group_by("user_id").aggregate(num_events=cut.count(), num_requests=cut.request_no.max() + 1)
-    users = users.mutate(
-        user_row=total(users.num_events, running("user_id")) - users.num_events,
-        user_request=total(users.num_requests, running("user_id")) - users.num_requests,
-    )
-    cut = cut.join(users, "user_id")
-    if split.by == "time":
-        label = cut.span.cases((0, TRAIN), (1, VALIDATION), (2, TEST))
-    else:
-        from_last = cut.num_requests - 1 - cut.request_no
-        label = ibis.cases((from_last == 0, TEST), (from_last == 1, VALIDATION), else_=TRAIN)
+    cut = engine.keep("cut_events", events.drop("starts", "session", "place"))
+    requests = engine.keep("requests", _requests(cut, split, period_s))
+    # Renamed, as a column of one name on both sides is one too many for a join to tell apart.
+    whose = requests.select("user_id", "request_no", "request_id", "first_row", "split", request_day="day")
+    placed = cut.join(whose, ["user_id", "request_no"])
     engagements = engine.keep(
         "engagements",
-        cut.select(
+        placed.select(
             "user_id", "item_id", "timestamp", EVENT_ORDER, "action", "weight", "generator", "condition_type", "condition_id", "seq",
-            row=cut.user_row + cut.seq,
-            request_id=cut.user_request + cut.request_no,
-            position=cut.position.cast("int64"),
-            split=label,
-            period=period_of(cut.timestamp, period_s),
+            "request_id", "split",
+            row=placed.first_row + placed.position,
+            position=placed.position.cast("int64"),
+            period=period_of(placed.timestamp, period_s),
+            day=placed.request_day,
         ),
+        sorted_by=["user_id"],
     )  # fmt: skip
     engine.drop("cut_events")
-    requests = engagements.group_by(["request_id", "user_id", "split"]).aggregate(
-        requested_at=engagements.timestamp.min(),
-        last_at=engagements.timestamp.max(),
-        first_seq=engagements.seq.min(),
-        first_row=engagements.row.min(),
-        num_targets=engagements.count(),
-        period=engagements.period.min(),
+    return engagements, requests.drop("request_no", "first_row")
+
+
+def _requests(cut: Table, split: SplitSettings, period_s: int) -> Table:
+    requests = cut.group_by(["user_id", "request_no"]).aggregate(
+        requested_at=cut.timestamp.min(),
+        last_at=cut.timestamp.max(),
+        first_seq=cut.seq.min(),
+        num_targets=cut.count(),
+        span=cut.span.min(),
     )
-    return engagements, engine.keep("requests", requests)
+    if split.by == "time":
+        label = requests.span.cases((0, TRAIN), (1, VALIDATION), (2, TEST))
+    else:
+        from_last = requests.request_no.max().over(ibis.window(group_by="user_id")) - requests.request_no
+        label = ibis.cases((from_last == 0, TEST), (from_last == 1, VALIDATION), else_=TRAIN)
+    requests = requests.mutate(split=label, day=day_of(requests.requested_at), period=period_of(requests.requested_at, period_s))
+    order = ["user_id", "request_no"]
+    requests = requests.mutate(place=place_in(order, "day"), up_to=total(requests.num_targets, running(order, "day")))
+    return requests.mutate(
+        request_id=(requests.day * 2**REQUEST_BITS + requests.place).cast("int64"),
+        first_row=(requests.day * 2**ROW_BITS + requests.up_to - requests.num_targets).cast("int64"),
+    ).drop("span", "place", "up_to")
 
 
 def refuse_without_training(engine: Engine, requests: Table, split: SplitSettings, cuts: Cuts) -> None:
@@ -138,21 +165,25 @@ def refuse_without_training(engine: Engine, requests: Table, split: SplitSetting
     )
 
 
-def impressions(
-    events: Table, engagements: Table, requests: Table, actions: Sequence[Action], *, gap_minutes: float | None, cuts: Cuts
-) -> Table:
+def impressions(events: Table, engagements: Table, actions: Sequence[Action], *, gap_minutes: float | None, cuts: Cuts) -> Table:
     """Items shown in a request and not engaged in it: request_id, item_id, shown_at (the first time).
 
     A negative event between two engagements of one request belongs to it; otherwise to the next request, or else to the last one, when no
-    longer a pause than the session gap lies between and no time cut.
+    longer a pause than the session gap lies between, and neither a time cut nor midnight.
     """
     negative = [action.name for action in actions if not action.positive]
-    known = engagements.select("user_id", EVENT_ORDER, "request_id", engaged_at=engagements.timestamp)
+    order = ["timestamp", EVENT_ORDER]
+    known = engagements.select("user_id", *order, "request_id", engaged_at=engagements.timestamp)
     relevant = events.filter(events.action.isin([action.name for action in actions]))
-    marked = relevant.select("user_id", EVENT_ORDER, "timestamp", "item_id", "action").left_join(known, ["user_id", EVENT_ORDER])
-    marked = marked.select("user_id", EVENT_ORDER, "timestamp", "item_id", "action", "request_id", "engaged_at")
-    before = ibis.window(group_by="user_id", order_by=["timestamp", EVENT_ORDER], preceding=None, following=0)
-    after = ibis.window(group_by="user_id", order_by=["timestamp", EVENT_ORDER], preceding=0, following=None)
+    columns = ["user_id", *order, "item_id", "action"]
+    marked = relevant.select(*columns).left_join(known, ["user_id", *order])
+    marked = marked.select(*columns, "request_id", "engaged_at")
+    keys: list[str] = ["user_id"]
+    if gap_minutes is not None:  # no owner lies beyond midnight, so a day is looked at alone
+        marked = marked.mutate(shown_day=day_of(marked.timestamp))
+        keys.append("shown_day")
+    before = ibis.window(group_by=keys, order_by=order, preceding=None, following=0)
+    after = ibis.window(group_by=keys, order_by=order, preceding=0, following=None)
     # Request numbers and times grow along a user's events, so the largest so far is the last one and the smallest to come is the next one.
     marked = marked.mutate(
         last_request=marked.request_id.max().over(before), last_at=marked.engaged_at.max().over(before),

@@ -7,16 +7,15 @@ of held-out requests. Training requests share lists through the period and leave
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 
 import ibis
 
-from clrflow.bootstrap.engine import Engine, Table, place_in
+from clrflow.bootstrap.engine import Engine
+from clrflow.bootstrap.expressions import Table, between, place_in
 from clrflow.bootstrap.generators import Generator, View
 from clrflow.contracts import CONDITION_TYPES
 from clrflow.progress import Progress, say
-
-LISTS_A_CHUNK = 50_000
-"""Candidate lists that exist at once; at 100 candidates a list about 5 million rows."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -29,12 +28,10 @@ class Served:
     """row, generator, condition_type, condition_id, rank: engagements that a known condition's candidates held."""
     lists: Table
     """generator, condition_id, state, period, item_id, rank, score: candidate lists that held-out requests ask for."""
-    num_lists: dict[str, int]
-    """Distinct candidate lists by generator."""
 
 
-def ask_generators(view: View, generators: list[Generator], engagements: Table, sampled: Table) -> Served:
-    """`sampled` has the request_id of held-out requests whose candidate lists are kept."""
+def ask_conditions(view: View, generators: Sequence[Generator]) -> Table:
+    """The conditions that each query of the view has: see Served.known."""
     engine = view.engine
     engine.empty(
         "known",
@@ -43,6 +40,18 @@ def ask_generators(view: View, generators: list[Generator], engagements: Table, 
             "state": "int64", "score": "float64", "period": "int64", "split": "string", "is_request": "boolean",
         },
     )  # fmt: skip
+    for generator in generators:
+        conditions = generator.conditions(view).join(view.queries.select("query_id", "period", "split", "is_request"), "query_id")
+        names = {"generator": ibis.literal(generator.name), "condition_type": ibis.literal(generator.condition_type)}
+        engine.append(
+            "known", conditions.mutate(type_order=ibis.literal(CONDITION_TYPES.index(generator.condition_type), "int64"), **names)
+        )
+    return engine.table("known")
+
+
+def ask_generators(view: View, generators: Sequence[Generator], engagements: Table, sampled: Table) -> Served:
+    """`engagements` are those of the view's requests; `sampled` has the request_id of held-out requests whose candidate lists are kept."""
+    engine, known = view.engine, ask_conditions(view, generators)
     engine.empty("hits", {"row": "int64", "generator": "string", "condition_type": "string", "condition_id": "int64", "rank": "int64"})
     engine.empty(
         "lists",
@@ -51,20 +60,10 @@ def ask_generators(view: View, generators: list[Generator], engagements: Table, 
             "score": "float64",
         },
     )  # fmt: skip
-    num_lists = {}
     for generator in generators:
-        conditions = generator.conditions(view).join(view.queries.select("query_id", "period", "split", "is_request"), "query_id")
-        conditions = conditions.mutate(
-            generator=ibis.literal(generator.name),
-            condition_type=ibis.literal(generator.condition_type),
-            type_order=ibis.literal(CONDITION_TYPES.index(generator.condition_type), "int64"),
-        )
-        conditions = engine.keep(f"conditions_{generator.name}", conditions)
-        engine.append("known", conditions)
-        num_lists[generator.name] = _serve(view, generator, conditions, engagements, sampled)
-        say(f"bootstrap: {generator.name}: {engine.value(conditions.count()):,} conditions, {num_lists[generator.name]:,} candidate lists")
-    backend = engine.backend
-    return Served(known=backend.table("known"), hits=backend.table("hits"), lists=backend.table("lists"), num_lists=num_lists)
+        num_lists = _serve(view, generator, known.filter(known.generator == generator.name), engagements, sampled)
+        say(f"bootstrap: {generator.name}: {num_lists:,} candidate lists")
+    return Served(known=known, hits=engine.table("hits"), lists=engine.table("lists"))
 
 
 def _serve(view: View, generator: Generator, conditions: Table, engagements: Table, sampled: Table) -> int:
@@ -76,25 +75,25 @@ def _serve(view: View, generator: Generator, conditions: Table, engagements: Tab
     # Lists of one period share its statistics, so a chunk is a run of periods.
     wanted = engine.keep("wanted", wanted.mutate(list_id=place_in(["period", "condition_id", "state"])))
     asked = engine.keep("asked", asked.join(wanted, keys).select("request_id", "condition_id", "list_id"))
-    total = engine.value(wanted.count())
+    total = int(engine.value(wanted.count()))
+    size = engine.max_lists or max(total, 1)
+    names = {"generator": ibis.literal(generator.name), "condition_type": ibis.literal(generator.condition_type)}
     with Progress(f"bootstrap: {generator.name} candidates", total, "lists") as progress:
-        for chunk in range(-(-total // LISTS_A_CHUNK)):
-            low, high = chunk * LISTS_A_CHUNK, (chunk + 1) * LISTS_A_CHUNK
-            part = engine.keep("wanted_now", wanted.filter((wanted.list_id >= low) & (wanted.list_id < high)))
+        for low in range(0, total, size):
+            part = engine.keep("wanted_now", between(wanted, "list_id", low, low + size))
             listed = engine.keep("lists_now", generator.candidates(view, part))
-            hits = asked.filter((asked.list_id >= low) & (asked.list_id < high))
+            hits = between(asked, "list_id", low, low + size)
             hits = hits.join(engagements.select("row", "request_id", "item_id"), "request_id")
             hits = hits.join(listed.select("list_id", "item_id", "rank"), ["list_id", "item_id"])
-            names = {"generator": ibis.literal(generator.name), "condition_type": ibis.literal(generator.condition_type)}
             engine.append("hits", hits.select("row", "condition_id", "rank", **names))
             kept = listed.join(part.filter(part.held_out).select("list_id", *keys), "list_id")
             engine.append("lists", kept.mutate(generator=names["generator"]))
-            progress.advance(min(high, total) - low)
-    return int(total)
+            progress.advance(min(size, total - low))
+    return total
 
 
 def sample_held_out(engine: Engine, requests: Table, limit: int) -> Table:
-    """request_id of at most `limit` held-out requests, evenly spread over the users."""
+    """request_id of at most `limit` held-out requests, evenly spread over days and users."""
     held_out = requests.filter(requests.split != "train").select("request_id")
     total = engine.value(held_out.count())
     if total <= limit:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 import pydantic
 
@@ -67,6 +67,17 @@ class BoardGeneratorSettings(Settings):
     """Newest items of the board that the condition token shows and from which the walks start."""
 
 
+class SparkSettings(Settings):
+    """The session that bootstrap.engine=spark starts; no effect with DuckDB. spark-submit and the Spark operator bring their own."""
+
+    master: str = ""
+    """Spark's master, e.g. `local[4]`; "" leaves it to the environment (spark-submit), or takes all cores of this machine."""
+    scratch: str = ""
+    """URI that driver and executors reach, below which intermediate tables lie while the step runs; "" is the step's own folder."""
+    conf: dict[str, str] = pydantic.Field(default={})
+    """Properties of the session, e.g. {"spark.executor.memory": "8g"}; stronger than the step's own."""
+
+
 class BootstrapSettings(Settings):
     """From clean events to request-level training data."""
 
@@ -75,13 +86,24 @@ class BootstrapSettings(Settings):
     interest: InterestGeneratorSettings = InterestGeneratorSettings()
     item: ItemGeneratorSettings = ItemGeneratorSettings()
     board: BoardGeneratorSettings = BoardGeneratorSettings()
+    generator_modules: tuple[str, ...] = ()
+    """Importable modules with further candidate generators (see generators/base.py), e.g. `our_team.trending`."""
+    generator_options: dict[str, dict[str, Any]] = pydantic.Field(default={})
+    """Options of further generators by name; each reads its own."""
+    lookback_days: int | None = pydantic.Field(default=None, ge=1)
+    """Days before a request that its history, popularity and co-engagement may come from; null: all of the window. With a lookback a day's
+    examples stay the same when the window slides, so a daily run builds new days only; days whose lookback begins before the window give none.
+    """
     granularity_days: float = pydantic.Field(default=1.0, gt=0)
     """Popularity, graph and medoids are as of the last closed period of this length before the request; histories are exact."""
     fallback_factor: float = pydantic.Field(default=0.5, ge=0, le=1)
     """Weight of an engagement that no generator explains, whose condition is drawn from the item's own interests; 0 leaves it out."""
     max_candidate_requests: int = pydantic.Field(default=100_000, ge=1)
     """Held-out requests whose candidate lists are written for the evaluation; of more, so many are taken, evenly spread over the users."""
+    engine: Literal["duckdb", "spark"] = "duckdb"
+    """`duckdb`: this machine, spilling to disk. `spark`: many machines. Both give equal rows."""
     memory_limit: str = "4GB"
-    """Memory that DuckDB may use before it spills to disk."""
+    """Memory that DuckDB may use before it spills to disk; no effect with Spark."""
+    spark: SparkSettings = SparkSettings()
     seed: int = 0
     """Seed of the draws (fallback and oracle conditions, walks)."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import ibis
 
-from clrflow.bootstrap.engine import Table, running, total
+from clrflow.bootstrap.expressions import Table, running, total
 from clrflow.contracts import TRAIN
 
 FOR_EVER = 2**62
@@ -35,10 +35,13 @@ def as_of(counts: Table, periods: Table, key: str) -> Table:
     steps = steps.select(key, "total", since="period", until="until")
     wanted = periods.select("period").distinct()
     joined = steps.join(wanted, [steps.since < wanted["period"], wanted["period"] <= steps.until])
-    return joined.select("period", key, "total")
+    return joined.filter(joined.total != 0).select("period", key, "total")
 
 
-def popularity(engagements: Table, periods: Table) -> Table:
-    """Train engagements of each item before each period: period, item_id, total."""
-    train = engagements.filter(engagements.split == TRAIN)
-    return as_of(train.group_by(["item_id", "period"]).aggregate(n=train.count()), periods, "item_id")
+def popularity(learnt: Table, periods: Table, lookback: int | None) -> Table:
+    """Learnt engagements of each item in the `lookback` periods before each period (None: in all before it): period, item_id, total."""
+    counts = learnt.group_by(["item_id", "period"]).aggregate(n=learnt.count())
+    if lookback is not None:
+        # What happened in period p is taken back when it falls out: it counts last for period p + lookback.
+        counts = counts.union(counts.select("item_id", period=(counts["period"] + lookback).cast("int64"), n=-counts.n))
+    return as_of(counts, periods, "item_id")

@@ -1,21 +1,25 @@
-"""The bootstrap step: clean events in, request-level training data out.
+"""The bootstrap step: clean events in, request-level training data out, a folder a day.
 
 requests.py cuts and splits, view.py says what was known when, generators/ name conditions and candidates, serve.py asks them, attribution.py
-joins engagements to conditions, dataset.py nests and writes.
+joins engagements to conditions, dataset.py has them nested and written, days.py takes over what an earlier run built.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 from clrflow import storage
-from clrflow.bootstrap.attribution import attribute, drop_scratch
-from clrflow.bootstrap.dataset import candidate_tables, request_tables, user_state_tables
-from clrflow.bootstrap.engine import Engine, period_seconds
-from clrflow.bootstrap.generators import enabled_generators
+from clrflow.bootstrap.attribution import attribute, drop_scratch, known_conditions
+from clrflow.bootstrap.dataset import write_candidates, write_requests, write_user_states
+from clrflow.bootstrap.days import Day, days_of, mark, take_over
+from clrflow.bootstrap.engine import Engine, connect
+from clrflow.bootstrap.expressions import Table, day_of, period_seconds
+from clrflow.bootstrap.figures import DayFigures, add, figures_by_day
+from clrflow.bootstrap.generators import Generator, enabled_generators
 from clrflow.bootstrap.quality import Quality, measure
 from clrflow.bootstrap.report import render
 from clrflow.bootstrap.requests import (
+    Cuts,
     cut_into_requests,
     impressions,
     positive_events,
@@ -23,41 +27,48 @@ from clrflow.bootstrap.requests import (
     time_cuts,
     without_unknown_conditions,
 )
-from clrflow.bootstrap.serve import ask_generators, sample_held_out
+from clrflow.bootstrap.serve import ask_conditions, ask_generators, sample_held_out
 from clrflow.bootstrap.settings import BootstrapSettings
 from clrflow.bootstrap.statistics import item_statistics
-from clrflow.bootstrap.view import build_view
-from clrflow.contracts import CANDIDATES, ITEM_STATISTICS, REQUESTS, USER_STATES
+from clrflow.bootstrap.view import Site, lay_out
+from clrflow.contracts import CANDIDATES, ITEM_STATISTICS
 from clrflow.data.settings import DataSettings
-from clrflow.data.tables import write_table
+from clrflow.data.tables import write_file, write_table
+from clrflow.errors import DataError
 from clrflow.manifest import Output
 from clrflow.progress import say
 from clrflow.steps import StepContext, StepResult
 
 INPUTS = ("events", "items", "boards", "user_interests", "interests")
-ROWS_PER_GROUP = 1024
-"""Requests of a row group: rows are wide, and a reader holds whole groups."""
 
 
 def run(context: StepContext) -> StepResult:
     """Read validate_data's tables, write requests, candidates, item_statistics and user_states below the step's folder."""
-    cleaned = context.inputs["validate_data"]
-    scratch = storage.local_path(context.folder) if storage.is_local(context.folder) else None
-    with Engine(memory_limit=context.config.bootstrap.memory_limit, scratch=scratch) as engine:
-        sources = {name: cleaned.output(name) for name in INPUTS}
-        outputs, quality = bootstrap(engine, sources, context.config.bootstrap, context.config.data, context.folder)
-    report = render(quality, context.config.bootstrap)
-    return StepResult(outputs=outputs, report=report, metrics=quality.metrics(), facts=quality.facts())
+    cleaned, settings = context.inputs["validate_data"], context.config.bootstrap
+    sources = {name: cleaned.output(name) for name in (*INPUTS, "days")}
+    local = storage.local_path(context.folder) if storage.is_local(context.folder) else None
+    scratch = local if settings.engine == "duckdb" else settings.spark.scratch or context.place("scratch")
+    steps = storage.join(context.workspace, "steps", "bootstrap")
+    earlier = [storage.join(folder, "tables") for folder in reversed(storage.list_folders(steps)) if folder != context.folder]
+    with connect(settings, scratch) as engine:
+        outputs, quality = bootstrap(engine, sources, settings, context.config.data, context.place("tables"), earlier)
+    return StepResult(outputs=outputs, report=render(quality, settings), metrics=quality.metrics(), facts=quality.facts())
 
 
 def bootstrap(
-    engine: Engine, sources: Mapping[str, str], settings: BootstrapSettings, data: DataSettings, folder: str
+    engine: Engine,
+    sources: Mapping[str, str],
+    settings: BootstrapSettings,
+    data: DataSettings,
+    folder: str,
+    earlier: Sequence[str] = (),
 ) -> tuple[dict[str, Output], Quality]:
-    """The step without its context: `sources` are the URIs of the cleaned tables, `folder` is where its own are written.
+    """The step without its context.
 
-    Raises DataError when the split leaves nothing to train on.
+    `sources` are the URIs of the cleaned tables and of validate_data's `days` (without which every day is built), `folder` is where its own
+    tables are written, `earlier` are folders of earlier runs' tables. Raises DataError when the split leaves nothing to train on.
     """
-    tables = {name: engine.parquet(name, uri) for name, uri in sources.items()}
+    tables = {name: engine.parquet(name, sources[name]) for name in INPUTS}
     positives = without_unknown_conditions(positive_events(tables["events"], data.actions), tables["items"])
     cuts = time_cuts(engine, positives, settings.split)
     engagements, requests = cut_into_requests(
@@ -65,52 +76,102 @@ def bootstrap(
     )
     refuse_without_training(engine, requests, settings.split, cuts)
     say(f"bootstrap: {engine.value(engagements.count()):,} engagements in {engine.value(requests.count()):,} requests")
-    shown = impressions(tables["events"], engagements, requests, data.actions, gap_minutes=settings.request.session_gap_minutes, cuts=cuts)
-    shown = engine.keep("impressions", shown)
-    view = build_view(
-        engine,
-        settings,
-        engagements=engagements,
-        requests=requests,
-        items=tables["items"],
-        boards=tables["boards"],
-        user_interests=tables["user_interests"],
-        cuts=cuts,
-    )
+    days = days_of(
+        engine, days_uri=sources.get("days", ""), events=tables["events"], items=tables["items"], requests=requests, cuts=cuts,
+        settings=settings, data=data,
+    )  # fmt: skip
+    if not days:
+        raise DataError(
+            f"bootstrap.lookback_days={settings.lookback_days} leaves no day that has so many before it in the window of "
+            f"data.window_days={data.window_days}; lower the lookback, or widen the window."
+        )
+    built = take_over(days, folder, earlier)
+    if built.taken_over:
+        say(f"bootstrap: {len(built.taken_over):,} of {len(days):,} days were built by an earlier run from the same inputs")
     generators = enabled_generators(settings)
-    sampled = sample_held_out(engine, requests, settings.max_candidate_requests)
+    site = lay_out(engine, settings, tables, sources["items"], engagements=engagements, requests=requests, cuts=cuts)
+    missing = [day for day in days if day.number not in built.figures]
+    figures = dict(built.figures)
+    for chunk in _chunks(engine, requests, missing):
+        figures |= _build(site, generators, data, cuts, chunk, [day.number for day in days], folder)
+    if not any(one.lists for one in figures.values()):  # no generator has anything for the held-out requests; a table has one file at least
+        write_file(storage.join(folder, "candidates", "part-00000.parquet"), CANDIDATES.empty_table(), CANDIDATES)
+    num_users = _write_user_states(site, generators, storage.join(folder, "user_states"))
+
+    statistics = engine.arrow(item_statistics(tables["items"], engagements.filter(engagements.day.isin([day.number for day in days]))))
+    place = {name: storage.join(folder, name) for name in ("requests", "candidates", "user_states")}
+    whole: DayFigures = add(figures.values(), DayFigures)
+    outputs = {
+        "requests": Output.of(place["requests"], num_rows=whole.sizes.requests),
+        "candidates": Output.of(place["candidates"], num_rows=sum(whole.lists.values())),
+        "item_statistics": write_table(storage.join(folder, "item_statistics"), statistics, ITEM_STATISTICS),
+        "user_states": Output.of(place["user_states"], num_rows=num_users),
+    }
+    names = {day.number: day.name for day in days}
+    quality = measure(
+        engine, generators, engagements=engagements, figures=whole, days=list(names), taken_over=[names[number] for number in built.taken_over]
+    )  # fmt: skip
+    return outputs, quality
+
+
+def _chunks(engine: Engine, requests: Table, days: Sequence[Day]) -> Iterator[list[Day]]:
+    """The days in order, in groups of about engine.max_requests requests."""
+    if engine.max_requests is None:
+        if days:
+            yield list(days)
+        return
+    counts = engine.arrow(requests.group_by("day").aggregate(n=requests.count())).to_pylist()
+    sizes = {row["day"]: row["n"] for row in counts}
+    chunk: list[Day] = []
+    for day in days:
+        if chunk and sum(sizes[one.number] for one in (*chunk, day)) > engine.max_requests:
+            yield chunk
+            chunk = []
+        chunk.append(day)
+    if chunk:
+        yield chunk
+
+
+def _build(
+    site: Site, generators: Sequence[Generator], data: DataSettings, cuts: Cuts, chunk: Sequence[Day], all_days: list[int], folder: str
+) -> dict[int, DayFigures]:
+    """Build and mark the days of a chunk."""
+    engine, settings = site.engine, site.settings
+    numbers = [day.number for day in chunk]
+    say(f"bootstrap: building {chunk[0].name}" + (f" to {chunk[-1].name}" if len(chunk) > 1 else ""))
+    requests = engine.keep("chunk_requests", _of_days(site.requests, numbers))
+    engagements = engine.keep("chunk_engagements", _of_days(site.engagements, numbers))
+    events = site.events
+    if settings.request.session_gap_minutes is not None:  # else a request may hold what happened on later days
+        events = events.filter(day_of(events.timestamp).isin(numbers))
+    gap = settings.request.session_gap_minutes
+    shown = engine.keep("impressions", impressions(events, engagements, data.actions, gap_minutes=gap, cuts=cuts))
+    sampled = engine.once(
+        "sampled_requests", lambda: sample_held_out(engine, _of_days(site.requests, all_days), settings.max_candidate_requests)
+    )
+    sampled = sampled.semi_join(requests, "request_id")
+    view = site.requests_view(requests)
     served = ask_generators(view, generators, engagements, sampled)
     found = attribute(view, served, engagements)
     drop_scratch(engine)
+    sizes = write_requests(view, generators, engagements, found, shown, storage.join(folder, "requests"))
+    lists = write_candidates(view, served, sampled, storage.join(folder, "candidates"))
+    figures = figures_by_day(
+        engine, served, targets=found.targets, engagements=engagements, shown=shown, sampled=sampled, sizes=sizes, lists=lists
+    )  # fmt: skip
+    for day in chunk:
+        mark(day, folder, figures[day.number])
+    return figures
 
-    place = {name: storage.join(folder, "tables", name) for name in ("requests", "candidates", "item_statistics", "user_states")}
-    outputs: dict[str, Output] = {
-        "requests": write_table(
-            place["requests"],
-            request_tables(view, generators, requests, engagements, found, shown),
-            REQUESTS,
-            rows_per_group=ROWS_PER_GROUP,
-            rows_per_file=16 * ROWS_PER_GROUP,
-        ),
-        "candidates": write_table(
-            place["candidates"], candidate_tables(view, served, sampled), CANDIDATES, rows_per_group=4 * ROWS_PER_GROUP
-        ),
-        "item_statistics": write_table(
-            place["item_statistics"], engine.arrow(item_statistics(tables["items"], engagements)), ITEM_STATISTICS
-        ),
-        "user_states": write_table(
-            place["user_states"], user_state_tables(view, generators, engagements, found), USER_STATES, rows_per_group=ROWS_PER_GROUP
-        ),
-    }
-    quality = measure(
-        engine,
-        generators,
-        served=served,
-        targets=found.targets,
-        requests=requests,
-        engagements=engagements,
-        shown=shown,
-        sampled=sampled,
-        requests_uri=outputs["requests"].uri,
-    )
-    return outputs, quality
+
+def _write_user_states(site: Site, generators: Sequence[Generator], folder: str) -> int:
+    """Every user as of the end of the data; returns their number."""
+    storage.remove(folder)
+    engine = site.engine
+    view = site.end_view()
+    known = engine.keep("known_conditions", known_conditions(ask_conditions(view, generators)))
+    return write_user_states(view, generators, known, folder)
+
+
+def _of_days(table: Table, numbers: Sequence[int]) -> Table:
+    return table.filter(table.day.isin(list(numbers)))

@@ -1,12 +1,18 @@
-"""Lays the tables out as generators see them: point-in-time queries, recent items, what may be learnt from."""
+"""Lays the tables out as generators see them: what may be learnt from, point-in-time queries, recent items.
+
+A Site is what all queries share and is laid out once; a View is a Site as some of the queries see it.
+"""
 
 from __future__ import annotations
 
+import dataclasses
 import datetime
+from collections.abc import Mapping
 
 import ibis
 
-from clrflow.bootstrap.engine import Engine, Table, period_of, period_seconds, place_in
+from clrflow.bootstrap.engine import Engine
+from clrflow.bootstrap.expressions import DAY_SECONDS, REQUEST_BITS, Table, day_of, period_of, period_seconds, place_in
 from clrflow.bootstrap.generators.base import View
 from clrflow.bootstrap.generators.interest import RECENT_ITEMS
 from clrflow.bootstrap.histories import recent_items
@@ -16,52 +22,102 @@ from clrflow.bootstrap.statistics import popularity
 from clrflow.contracts import TRAIN
 
 
-def build_view(
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Site:
+    """The log, cut and split, and the tables beside it; all of it kept in the engine or lying on disk."""
+
+    engine: Engine
+    settings: BootstrapSettings
+    events: Table
+    """Clean events, all actions."""
+    engagements: Table
+    requests: Table
+    items: Table
+    items_uri: str
+    learnt: Table
+    item_interests: Table
+    followed: Table
+    entries: Table
+    newest: datetime.datetime
+    """Time of the newest engagement."""
+
+    def requests_view(self, requests: Table) -> View:
+        """As these requests (of `requests`) see it."""
+        columns = ("user_id", "requested_at", "period", "day", "first_seq", "split")
+        return self._view(requests.select(*columns, query_id="request_id", is_request=ibis.literal(True)))
+
+    def end_view(self) -> View:
+        """As each user sees it just after the newest event, in the period and on the day after it."""
+        period_s = period_seconds(self.settings.granularity_days)
+        moment = self.newest + datetime.timedelta(microseconds=1)
+        users = self.engagements.group_by("user_id").aggregate(first_seq=self.engagements.seq.max() + 1)
+        queries = users.mutate(requested_at=ibis.literal(moment).cast(self.engagements.timestamp.type()))
+        queries = queries.mutate(
+            period=(period_of(queries.requested_at, period_s) + 1).cast("int64"),
+            day=(day_of(queries.requested_at) + 1).cast("int64"),
+            split=ibis.literal(""),
+            is_request=ibis.literal(False),
+            place=place_in("user_id"),
+        )
+        queries = queries.mutate(query_id=(queries.day * 2**REQUEST_BITS + queries.place).cast("int64"))
+        return self._view(queries.drop("place"))
+
+    def _view(self, queries: Table) -> View:
+        engine, settings = self.engine, self.settings
+        queries = engine.keep("queries", queries)
+        length = max(RECENT_ITEMS, settings.item.recent_items)
+        back = lookback_periods(settings)
+        return View(
+            engine=engine,
+            settings=settings,
+            queries=queries,
+            recent=engine.keep("recent", recent_items(queries, self.engagements, length, settings.lookback_days)),
+            history=self.engagements,
+            learnt=self.learnt,
+            popularity=engine.keep("popularity", popularity(self.learnt, queries, back)),
+            items=self.items,
+            items_uri=self.items_uri,
+            item_interests=self.item_interests,
+            followed=self.followed,
+            entries=self.entries,
+            lookback=back,
+        )
+
+
+def lookback_periods(settings: BootstrapSettings) -> int | None:
+    """Whole periods of the lookback, at least one; None without a lookback."""
+    if settings.lookback_days is None:
+        return None
+    return max(1, settings.lookback_days * DAY_SECONDS // period_seconds(settings.granularity_days))
+
+
+def lay_out(
     engine: Engine,
     settings: BootstrapSettings,
+    tables: Mapping[str, Table],
+    items_uri: str,
     *,
     engagements: Table,
     requests: Table,
-    items: Table,
-    boards: Table,
-    user_interests: Table,
     cuts: Cuts,
-) -> View:
-    """Keep in the engine what several generators read."""
-    period_s = period_seconds(settings.granularity_days)
-    queries = engine.keep("queries", _queries(engine, engagements, requests, period_s))
-    length = max(RECENT_ITEMS, settings.item.recent_items)
+) -> Site:
+    """Keep in the engine what all queries share; `tables` are the cleaned ones by name."""
     learnt = engagements.filter(engagements.split == TRAIN)
-    return View(
+    follows = tables["user_interests"]
+    return Site(
         engine=engine,
         settings=settings,
-        queries=queries,
-        recent=engine.keep("recent", recent_items(queries, engagements, length)),
+        events=tables["events"],
+        engagements=engagements,
+        requests=requests,
+        items=tables["items"],
+        items_uri=items_uri,
         learnt=learnt.select("user_id", "item_id", "seq", "period"),
-        popularity=engine.keep("popularity", popularity(engagements, queries)),
-        items=items,
-        item_interests=engine.keep("item_interests", item_interests(items)),
-        followed=user_interests.group_by(["user_id", "interest_id"]).aggregate(followed_at=user_interests.followed_at.min()),
-        entries=engine.keep("board_entries", _entries(boards, requests, cuts, period_s)),
+        item_interests=engine.keep("item_interests", item_interests(tables["items"])),
+        followed=follows.group_by(["user_id", "interest_id"]).aggregate(followed_at=follows.followed_at.min()),
+        entries=engine.keep("board_entries", _entries(tables["boards"], requests, cuts, period_seconds(settings.granularity_days))),
+        newest=engine.value(engagements.timestamp.max()),
     )
-
-
-def _queries(engine: Engine, engagements: Table, requests: Table, period_s: int) -> Table:
-    """Requests under their own numbers, then one query a user just after the newest event, in the period after it."""
-    num_requests = engine.value(requests.count())
-    newest = engine.value(engagements.timestamp.max())
-    at_requests = requests.select(
-        "user_id", "requested_at", "period", "first_seq", "split", query_id="request_id", is_request=ibis.literal(True)
-    )
-    users = engagements.group_by("user_id").aggregate(first_seq=engagements.seq.max() + 1)
-    at_the_end = users.mutate(
-        query_id=num_requests + place_in("user_id"),
-        requested_at=ibis.literal(newest + datetime.timedelta(microseconds=1)).cast(requests.requested_at.type()),
-        split=ibis.literal(""),
-        is_request=ibis.literal(False),
-    )
-    at_the_end = at_the_end.mutate(period=period_of(at_the_end.requested_at, period_s) + 1)
-    return at_requests.union(at_the_end.select(*at_requests.columns))
 
 
 def item_interests(items: Table) -> Table:

@@ -1,7 +1,7 @@
 """What is ranked and what counts as right: the catalogue, and for each held-out request its seen and its relevant items.
 
 Relevant items are the distinct items of a request's unconditional targets. Seen items are all positive events of the user strictly before
-the request's first one, in the user's order (time, then file order); they come from the events, as `history_items` is cut to the newest.
+the request's first one, in the user's order (time, then event_order); they come from the events, as `history_items` is cut to the newest.
 A target that the user had already seen can't be in a masked list: it is dropped and counted, and a request without any other target is
 skipped and counted. Places are rows of the catalogue, which is sorted by item_id.
 """
@@ -247,7 +247,7 @@ class Source:
     def _seen(self, catalogue: Catalogue, request_ids: Array) -> Groups:
         """All items engaged with before each request's first event.
 
-        The first event is found by (user, time, item, action), which is unique among clean events; its file order then breaks ties, as
+        The first event is found by (user, time, item, action), which is unique among clean events; its event_order then breaks ties, as
         MovieLens-like logs give many events one second.
         """
         self._con.execute(

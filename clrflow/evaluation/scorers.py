@@ -54,13 +54,15 @@ def load_query_vectors(uri: str, request_ids: Array, indices: Array) -> Array:
 
     Memory: the vectors of the requests named, with all their conditions if any index is asked for.
     """
-    wanted = ds.field("request_id").isin(pa.array(np.unique(request_ids)))
+    known = np.unique(request_ids)
+    wanted = ds.field("request_id").isin(pa.array(known))
     if len(indices) and (indices == -1).all():
         wanted = wanted & (ds.field("condition") == -1)
     table = read_table(uri, filter=wanted)
-    key = (table["request_id"].to_numpy() << 20) + table["condition"].to_numpy() + 1
+    # One number for a pair: request ids are too large to leave room for a condition in 64 bits, their places aren't.
+    key = (np.searchsorted(known, table["request_id"].to_numpy()) << 20) + table["condition"].to_numpy() + 1
     order = np.argsort(key)
-    asked = (request_ids << 20) + indices + 1
+    asked = (np.searchsorted(known, request_ids) << 20) + indices + 1
     at = np.minimum(np.searchsorted(key[order], asked), max(len(key) - 1, 0))
     absent = np.flatnonzero(key[order][at] != asked) if len(key) else np.arange(len(asked))
     if len(absent):

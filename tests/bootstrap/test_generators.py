@@ -1,6 +1,6 @@
 """Conditions and candidates on a world small enough to work out by hand.
 
-The newest event is at day 10, so validation begins at day 8, and users ask at day 8.5. Each scenario has users, items and interests of its own.
+The newest event is on day 9, so that is the test day and day 8 validation, and users ask at day 8.5. Each scenario has users, items and interests of its own.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def outcome(tmp_path_factory: pytest.TempPathFactory) -> Outcome:
     _boards(world)
     for user in (POPULAR, INFERS, RARE, NEIGHBOURS, WALKS, ACTIVE):
         world.event(user, QUIET, 8.5)
-    world.event(999, QUIET, 10)
+    world.event(999, QUIET, 9.5)
     return world.run(
         split={"by": "time", "validation_days": 1.0, "test_days": 1.0},
         interest={"num_candidates": 4, "fresh_share": 0.25},

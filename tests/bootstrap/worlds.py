@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import datetime
+import hashlib
 import random
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
+from clrflow.bootstrap.duckdb_engine import DuckdbEngine
 from clrflow.bootstrap.engine import Engine
 from clrflow.bootstrap.quality import Quality
 from clrflow.bootstrap.settings import BootstrapSettings
@@ -37,6 +40,8 @@ ITEMS = pa.schema(
 BOARDS = pa.schema([("board_id", pa.int64()), ("user_id", pa.int64()), ("item_id", pa.int64()), ("added_at", TIME), ("name", pa.string())])
 FOLLOWED = pa.schema([("user_id", pa.int64()), ("interest_id", pa.int64()), ("followed_at", TIME)])
 INTERESTS = pa.schema([("interest_id", pa.int64()), ("name", pa.string())])
+DAYS = pa.schema([("table", pa.string()), ("day", pa.date32()), ("num_rows", pa.int64()), ("fingerprint", pa.string())])
+TIMES = {"events": "timestamp", "items": "created_at", "boards": "added_at", "user_interests": "followed_at"}
 
 
 def at(day: float, second: float = 0) -> datetime.datetime:
@@ -97,15 +102,30 @@ class World:
         for name, (listed, schema) in rows.items():
             uris[name] = str(self.folder / "in" / name)
             write_table(uris[name], pa.Table.from_pylist(listed, schema=schema), schema)
+        uris["days"] = str(self.folder / "in" / "days")
+        days = [day for name, time in TIMES.items() for day in _days(name, rows[name][0], time)]
+        write_table(uris["days"], pa.Table.from_pylist(days, schema=DAYS), DAYS)
         return uris
 
-    def run(self, **changes: Any) -> Outcome:
-        """The whole step; `changes` are settings, a part as a dictionary of its fields."""
+    def run(self, *, engine: Engine | None = None, earlier: tuple[str, ...] = (), **changes: Any) -> Outcome:
+        """The whole step; `changes` are settings, a part as a dictionary of its fields, `earlier` are folders of earlier results."""
         settings = BootstrapSettings.model_validate({**self.settings.model_dump(), **changes})
         sources = self.sources()
-        with Engine(memory_limit="500MB", scratch=self.folder / "scratch") as engine:
-            outputs, quality = bootstrap(engine, sources, settings, self.data, str(self.folder / "out"))
+        with contextlib.ExitStack() as stack:
+            made = engine or stack.enter_context(DuckdbEngine(memory_limit="500MB", scratch=self.folder / "scratch"))
+            outputs, quality = bootstrap(made, sources, settings, self.data, str(self.folder / "out"), earlier)
         return Outcome(outputs, quality)
+
+
+def _days(table: str, rows: list[dict[str, Any]], time: str) -> list[dict[str, Any]]:
+    """A hash of each day's rows, as validate_data writes them."""
+    by_day: dict[datetime.date, list[str]] = {}
+    for row in rows:
+        by_day.setdefault(row[time].date(), []).append(repr(sorted(row.items())))
+    return [
+        {"table": table, "day": day, "num_rows": len(listed), "fingerprint": hashlib.blake2b("".join(sorted(listed)).encode()).hexdigest()}
+        for day, listed in sorted(by_day.items())
+    ]
 
 
 class Outcome:

@@ -75,16 +75,19 @@ class World:
         rows = []
         clock: dict[int, float] = {}
         self.times: list[list[datetime.datetime]] = []
+
+        def add(user: int, item: int, moment: datetime.datetime, action: str) -> None:
+            place = sum(row["user_id"] == user and row["timestamp"] == moment for row in rows)
+            rows.append({"user_id": user, "item_id": item, "timestamp": moment, "action": action, "event_order": place})
+
         for user, item, action in skips:
-            rows.append({"user_id": user, "item_id": item, "timestamp": START - DAY, "action": action, "event_order": len(rows)})
+            add(user, item, START - DAY, action)
         for request in requests:
             moments = []
             for item in request.items:
                 clock[request.user] = request.at if request.at >= 0 else clock.get(request.user, 0.0) + 1
                 moments.append(START + datetime.timedelta(seconds=clock[request.user]))
-                rows.append(
-                    {"user_id": request.user, "item_id": item, "timestamp": moments[-1], "action": "watch", "event_order": len(rows)}
-                )
+                add(request.user, item, moments[-1], "watch")
             self.times.append(moments)
         events = pa.schema(
             [("user_id", pa.int64()), ("item_id", pa.int64()), ("timestamp", time), ("action", pa.string()), ("event_order", pa.int64())]

@@ -1,16 +1,20 @@
-"""The interface of a heuristic candidate generator, and what it may look at.
+"""The interface of a heuristic candidate generator, what it may look at, and the registry.
 
 A generator answers two questions at a point in time: which conditions has this user now, and which items does a condition bring. To add one,
-write a class with these methods in a file of its own and put it into the registry in `__init__.py`.
+write a class with these methods under `@register` in a module of its own, and either put that module into this package or name it in
+`bootstrap.generator_modules`; nothing else changes.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from typing import Protocol
+from typing import Protocol, TypeVar
 
-from clrflow.bootstrap.engine import Engine, Table
+from clrflow.bootstrap.engine import Engine
+from clrflow.bootstrap.expressions import Table
 from clrflow.bootstrap.settings import BootstrapSettings
+from clrflow.contracts import CONDITION_TYPES
+from clrflow.errors import ConfigError
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -20,30 +24,40 @@ class View:
     engine: Engine
     settings: BootstrapSettings
     queries: Table
-    """query_id, user_id, requested_at, period, first_seq, is_request, split: each request, and each user at the end of the data."""
+    """query_id, user_id, requested_at, period, day, first_seq, is_request, split: requests, or each user at the end of the data."""
     recent: Table
     """query_id, user_id, period, item_id, age: the user's newest engagements before the query, age 1 the newest."""
+    history: Table
+    """user_id, seq, item_id, action, timestamp, day, ...: all engagements."""
     learnt: Table
-    """user_id, item_id, seq, period: engagements of the train span. Use those of periods before a query's only."""
+    """user_id, item_id, seq, period: engagements of the train span. Use those that `seen` lets through only."""
     popularity: Table
-    """period, item_id, total: train engagements before the period."""
+    """period, item_id, total: train engagements before the period, no older than the lookback."""
     items: Table
     """item_id, created_at, content_embedding."""
+    items_uri: str
+    """Where the items lie, sorted by item_id: for what needs their embeddings outside the engine."""
     item_interests: Table
     """item_id, interest_id, place, num_interests: one row for each interest of an item."""
     followed: Table
     """user_id, interest_id, followed_at."""
     entries: Table
     """board_id, user_id, item_id, added_at, entry (1-based in the board, oldest first), period, learnt (may enter a graph)."""
+    lookback: int | None
+    """Periods that count before a query's; None: all."""
 
 
 class Generator(Protocol):
-    """Conditions and candidates from what was known before a query."""
+    """Conditions and candidates from what was known before a query. It is made without arguments."""
 
     name: str
     """Written into targets and candidates; what a log's `generator` column would hold."""
     condition_type: str
-    """One of contracts.CONDITION_TYPES."""
+    """One of contracts.CONDITION_TYPES but `none`."""
+
+    def enabled(self, settings: BootstrapSettings) -> bool:
+        """Whether the settings ask for it; options of a team's own generator stand in `settings.generator_options[name]`."""
+        ...
 
     def conditions(self, view: View) -> Table:
         """query_id, condition_id, state, score: what each user has at the query, the best by score.
@@ -65,3 +79,24 @@ class Generator(Protocol):
         `wanted` has condition_id and state.
         """
         ...
+
+
+REGISTRY: dict[str, type[Generator]] = {}
+
+Class = TypeVar("Class", bound=type[Generator])
+
+
+def register(generator: Class) -> Class:
+    """Make a generator known under its name; ConfigError when another one has that name, or when its condition type is unknown."""
+    taken = REGISTRY.get(generator.name)
+    where = f"{generator.__module__}.{generator.__qualname__}"
+    if taken is not None and f"{taken.__module__}.{taken.__qualname__}" != where:
+        raise ConfigError(
+            f"two candidate generators are named {generator.name!r}: {taken.__module__}.{taken.__qualname__} and {where}; rename one."
+        )
+    if generator.condition_type not in CONDITION_TYPES[1:]:
+        raise ConfigError(
+            f"{where}.condition_type={generator.condition_type!r} is no condition type; the model knows {', '.join(CONDITION_TYPES[1:])}."
+        )
+    REGISTRY[generator.name] = generator
+    return generator

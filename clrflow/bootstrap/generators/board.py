@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import ibis
 
-from clrflow.bootstrap.engine import Table, best, newest, place_in, seconds_of
-from clrflow.bootstrap.generators.base import View
+from clrflow.bootstrap.expressions import Table, best, newest, place_in, seconds_of
+from clrflow.bootstrap.generators.base import View, register
+from clrflow.bootstrap.settings import BootstrapSettings
 from clrflow.bootstrap.statistics import as_of
 from clrflow.contracts import BOARD
 
@@ -24,9 +25,13 @@ UNIT = 2**40
 would do as well, but DuckDB widens them to 128 bits and takes several times as long."""
 
 
+@register
 class BoardGenerator:
     name = "board"
     condition_type = BOARD
+
+    def enabled(self, settings: BootstrapSettings) -> bool:
+        return settings.board.enabled
 
     def conditions(self, view: View) -> Table:
         growing = _growing(view)
@@ -110,16 +115,15 @@ def _growing(view: View) -> Table:
 
 def _graph(view: View) -> Table:
     """Entries that may be learnt from, numbered within their board and within their item by age; computed once."""
-    name = "board_graph"
-    if name in view.engine.backend.list_tables():
-        return view.engine.backend.table(name)
     learnt = view.entries.filter(view.entries.learnt)
-    numbered = learnt.select(
-        "board_id", "item_id", "period",
-        in_board=place_in(["added_at", "item_id"], "board_id") + 1,
-        in_item=place_in(["added_at", "board_id"], "item_id") + 1,
+    return view.engine.once(
+        "board_graph",
+        lambda: learnt.select(
+            "board_id", "item_id", "period",
+            in_board=place_in(["added_at", "item_id"], "board_id") + 1,
+            in_item=place_in(["added_at", "board_id"], "item_id") + 1,
+        ),
     )  # fmt: skip
-    return view.engine.keep(name, numbered)
 
 
 def _degrees(view: View, key: str, wanted: Table) -> Table:

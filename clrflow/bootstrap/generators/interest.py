@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import ibis
 
-from clrflow.bootstrap.engine import Table, best, newest, period_of, period_seconds, place_in, total
-from clrflow.bootstrap.generators.base import View
+from clrflow.bootstrap.expressions import Table, best, newest, period_of, period_seconds, place_in, total
+from clrflow.bootstrap.generators.base import View, register
+from clrflow.bootstrap.settings import BootstrapSettings
 from clrflow.bootstrap.statistics import as_of
 from clrflow.contracts import INTEREST
 
@@ -19,9 +20,13 @@ LEAST_ITEMS = 2
 """Recent items that must carry an interest before it is inferred."""
 
 
+@register
 class InterestGenerator:
     name = "interest"
     condition_type = INTEREST
+
+    def enabled(self, settings: BootstrapSettings) -> bool:
+        return settings.interest.enabled
 
     def conditions(self, view: View) -> Table:
         followed = self._followed(view)
@@ -76,10 +81,7 @@ class InterestGenerator:
             return popular
 
         # The newest items before a period are the last ones of the interest's items in order of creation, so a count says where they are.
-        period_s = period_seconds(view.settings.granularity_days)
-        born = carried.join(view.items.select("item_id", "created_at"), "item_id")
-        born = born.mutate(period=period_of(born.created_at, period_s), number=place_in(["created_at", "item_id"], "condition_id") + 1)
-        born = view.engine.keep("interest_births", born.select("condition_id", "item_id", "period", "number"))
+        born = view.engine.once("interest_births", lambda: self._births(view))
         known = as_of(born.group_by(["condition_id", "period"]).aggregate(n=born.count()), asked, "condition_id")
         fresh = newest(asked.join(known, keys), "total", settings.num_candidates, "number")
         fresh = fresh.join(born.select("condition_id", "item_id", "number"), ["condition_id", "number"])
@@ -89,6 +91,14 @@ class InterestGenerator:
         fresh = fresh.left_join(counts, "list_id")
         fresh = fresh.select("list_id", "item_id", rank=fresh["rank"] + fresh.num_popular.fill_null(0), score=ibis.literal(0.0))
         return popular.union(fresh)
+
+    def _births(self, view: View) -> Table:
+        """condition_id, item_id, period (of the item's creation), number (1-based, the oldest first)."""
+        period_s = period_seconds(view.settings.granularity_days)
+        carried = view.item_interests.select("item_id", condition_id="interest_id")
+        born = carried.join(view.items.select("item_id", "created_at"), "item_id")
+        born = born.mutate(period=period_of(born.created_at, period_s), number=place_in(["created_at", "item_id"], "condition_id") + 1)
+        return born.select("condition_id", "item_id", "period", "number")
 
     def shown_items(self, view: View, wanted: Table) -> None:
         return None

@@ -1,0 +1,200 @@
+"""Bootstrapping on many machines: the same expressions as SQL of Spark, and the same nesting in its executors.
+
+Results leave Spark as Arrow (Ibis' own way leads through pandas, where an int64 beside a null becomes a float). What is nested lies as Parquet below a
+scratch URI that driver and executors reach, where each span's worker reads it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import sys
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import ibis
+import numpy as np
+import pyarrow as pa
+import pyarrow.dataset as ds
+
+from clrflow import storage
+from clrflow.bootstrap.engine import BUCKET, Part, Result, Span, Work
+from clrflow.bootstrap.expressions import Table
+from clrflow.bootstrap.settings import SparkSettings
+from clrflow.data.tables import table_files
+from clrflow.errors import ConfigError
+
+CONF = {
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
+    "spark.sql.ansi.enabled": "true",  # an overflow is an error, as on DuckDB, and no other number
+    "spark.ui.enabled": "false",
+    "spark.log.level": "ERROR",
+}
+"""What the step relies on, and quiet."""
+
+
+class SparkEngine:
+    """See engine.Engine."""
+
+    def __init__(self, settings: SparkSettings, *, scratch: str):
+        """Start a session, or use the one that there is. ConfigError without pyspark."""
+        self.max_lists: int | None = None
+        self.max_requests: int | None = None
+        self.session: Any = _session(settings)
+        self.backend: Any = ibis.pyspark.connect(self.session)
+        self.root = storage.join(storage.absolute(scratch or "."), f".spark-{uuid.uuid4().hex[:8]}")
+        self._prefix = f"clrflow_{uuid.uuid4().hex[:8]}_"
+        self._kept: dict[str, Any] = {}
+        self._replaced: list[Any] = []
+        self._shared: dict[str, str] = {}
+
+    def __enter__(self) -> SparkEngine:
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        """Tables and scratch go; the session stays with whoever has started it, and ends with the process."""
+        self.drop(*self._kept)
+        for frame in self._replaced:
+            frame.unpersist()
+        storage.remove(self.root)
+
+    def parquet(self, name: str, uri: str) -> Table:
+        # File by file: names that begin with `day=` must not become a column.
+        return self._view(name, self.session.read.parquet(*(self._spark_uri(file) for file in table_files(uri))))
+
+    def keep(self, name: str, expression: Table, *, sorted_by: Sequence[str] = ()) -> Table:
+        del sorted_by  # Spark shuffles whatever it joins
+        return self._keep(name, self._frame(expression))
+
+    def once(self, name: str, build: Callable[[], Table]) -> Table:
+        return self.table(name) if name in self._kept else self.keep(name, build())
+
+    def load(self, name: str, table: pa.Table) -> Table:
+        return self._keep(name, self.session.createDataFrame(table))
+
+    def empty(self, name: str, columns: Mapping[str, str]) -> None:
+        self.load(name, ibis.schema(dict(columns)).to_pyarrow().empty_table())
+
+    def append(self, name: str, rows: Table) -> None:
+        schema = self.table(name).schema()
+        added = self._frame(rows.select(*schema.names).cast(dict(schema.items())))
+        self._keep(name, self._kept[name].unionByName(added))
+
+    def table(self, name: str) -> Table:
+        return self.backend.table(self._prefix + name)
+
+    def drop(self, *names: str) -> None:
+        for name in names:
+            if name in self._kept:
+                self._replaced.append(self._kept.pop(name))
+                self.backend.drop_view(self._prefix + name, force=True)
+
+    def arrow(self, expression: Table) -> pa.Table:
+        return self._frame(expression).toArrow().cast(expression.schema().to_pyarrow())
+
+    def value(self, expression: Any) -> Any:
+        return self.arrow(expression.name("value").as_table()).column("value")[0].as_py()
+
+    def each(self, spans: Sequence[Span], parts: Mapping[str, Part], work: Work[Result]) -> Iterator[Result]:
+        if not spans:
+            return
+        folders, schemas = {}, {}
+        for name, part in parts.items():
+            folders[name] = self.scratch(f"part-{name}")
+            frame = self._frame(part.table).repartition(BUCKET).sortWithinPartitions(BUCKET, *part.order_by)
+            frame.write.partitionBy(BUCKET).mode("overwrite").parquet(self._spark_uri(folders[name]))
+            schemas[name] = part.table.schema().to_pyarrow()
+        task = _Task(folders=folders, schemas=schemas, orders={name: part.order_by for name, part in parts.items()}, work=work)
+        context = self.session.sparkContext
+        yield from context.parallelize(list(spans), len(spans)).map(task).toLocalIterator(prefetchPartitions=True)
+        for folder in folders.values():
+            storage.remove(folder)
+
+    def shared(self, name: str, write: Callable[[str], None]) -> str:
+        if name not in self._shared:
+            self._shared[name] = self.scratch(name)
+            write(self._shared[name])
+        return self._shared[name]
+
+    def scratch(self, name: str) -> str:
+        folder = storage.join(self.root, f"{name}-{uuid.uuid4().hex[:8]}")
+        storage.make_folder(folder)
+        return folder
+
+    def _frame(self, expression: Table) -> Any:
+        return self.session.sql(self.backend.compile(expression))
+
+    def _keep(self, name: str, frame: Any) -> Table:
+        """Computed when it is first used, then held in the executors' memory or on their disks.
+
+        One that is replaced is let go at the end only: its successor may be made from it, and isn't computed yet.
+        """
+        from pyspark import StorageLevel
+
+        if name in self._kept:
+            self._replaced.append(self._kept[name])
+        self._kept[name] = frame.persist(StorageLevel.MEMORY_AND_DISK)
+        return self._view(name, self._kept[name])
+
+    def _view(self, name: str, frame: Any) -> Table:
+        frame.createOrReplaceTempView(self._prefix + name)
+        return self.backend.table(self._prefix + name)
+
+    def _spark_uri(self, uri: str) -> str:
+        """Spark reaches S3 by the name s3a."""
+        if storage.is_local(uri):
+            return storage.local_path(uri).as_uri()
+        return "s3a://" + uri.removeprefix("s3://") if uri.startswith("s3://") else uri
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _Task:
+    """What an executor does with a span."""
+
+    folders: Mapping[str, str]
+    schemas: Mapping[str, pa.Schema]
+    orders: Mapping[str, tuple[str, ...]]
+    work: Any
+
+    def __call__(self, span: Span) -> Any:
+        rows = {}
+        for name, folder in self.folders.items():
+            schema, found = self.schemas[name], []
+            for place in storage.list_folders(folder):
+                bucket = int(storage.name_of(place).partition("=")[2])
+                if span[0] <= bucket <= span[1]:
+                    of_bucket = _read(place)
+                    found.append(
+                        of_bucket.append_column(BUCKET, pa.array(np.full(len(of_bucket), bucket))).select(schema.names).cast(schema)
+                    )
+            joined = pa.concat_tables(found) if found else schema.empty_table()
+            rows[name] = joined.sort_by([(column, "ascending") for column in self.orders[name]])
+        return self.work(rows)
+
+
+def _read(folder: str) -> pa.Table:
+    """What Spark wrote into a folder; its own markers are left out. Partitioning isn't read from names."""
+    files = storage.list_files(folder, ".parquet")
+    if not files:
+        return pa.table({})
+    fs, _ = storage.filesystem(files[0])
+    return ds.dataset([storage.filesystem(file)[1] for file in files], format="parquet", filesystem=fs, partitioning=None).to_table()
+
+
+def _session(settings: SparkSettings) -> Any:
+    try:
+        from pyspark.sql import SparkSession
+    except ImportError as error:
+        raise ConfigError(
+            "bootstrap.engine='spark' needs pyspark, which isn't installed; install clrflow[spark], or use engine='duckdb'."
+        ) from error
+    # Executors on this machine must run this Python, wherever PATH leads.
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    builder = SparkSession.builder.appName("clrflow bootstrap")
+    if settings.master:
+        builder = builder.master(settings.master)
+    for name, value in {**CONF, **settings.conf}.items():
+        builder = builder.config(name, value)
+    return builder.getOrCreate()

@@ -41,8 +41,8 @@ def write_requests(
     targets = targets.select(*found.targets.columns, "item_id", "action", "timestamp", "position", query_id="request_id").drop("request_id")
     seen = shown.select("shown_at", "item_id", query_id="request_id")
     parts = _parts(view, generators, found.conditions, size) | {
-        "targets": Part(table=_in_buckets(targets, size), order_by=("query_id", "position", "condition", "source", "generator")),
-        "impressions": Part(table=_in_buckets(seen, size), order_by=("query_id", "shown_at", "item_id")),
+        "targets": _part(view, "targets", targets, size, "query_id", "position", "condition", "source", "generator"),
+        "impressions": _part(view, "impressions", seen, size, "query_id", "shown_at", "item_id"),
     }
     work = NestRequests(folder=folder, bucket_size=size, max_history=view.settings.request.max_history)
     by_day: dict[int, list[Sizes]] = defaultdict(list)
@@ -81,7 +81,7 @@ def write_candidates(view: View, served: Served, sampled: Table, folder: str) ->
     asked = engine.keep("listed_conditions", asked.semi_join(sampled.select(query_id="request_id"), "query_id"))
     rows = asked.join(served.lists, ["generator", "condition_id", "state", "period"])
     rows = rows.select("query_id", "type_order", "generator", "weakness", "condition_type", "condition_id", "rank", "item_id", "score")
-    part = Part(table=_in_buckets(rows, size), order_by=("query_id", "type_order", "generator", "weakness", "condition_id", "rank"))
+    part = _part(view, "candidates", rows, size, "query_id", "type_order", "generator", "weakness", "condition_id", "rank")
     by_day: dict[int, dict[str, tuple[int, int]]] = defaultdict(dict)
     work = NestCandidates(folder=folder, bucket_size=size)
     buckets = _buckets(engine, asked, size)
@@ -101,9 +101,14 @@ def _parts(view: View, generators: Sequence[Generator], conditions: Table, size:
     return {
         "heads": Part(table=heads, order_by=("query_id",)),
         "events": Part(table=_events_of(view, heads), order_by=(BUCKET, "user_id", "seq")),
-        "conditions": Part(table=_in_buckets(named, size), order_by=("query_id", "index")),
-        "shown": Part(table=_in_buckets(shown, size), order_by=("query_id", "index", "place")),
+        "conditions": _part(view, "conditions", named, size, "query_id", "index"),
+        "shown": _part(view, "shown", shown, size, "query_id", "index", "place"),
     }
+
+
+def _part(view: View, name: str, rows: Table, size: int, *order_by: str) -> Part:
+    """Rows with a query_id, computed once for all buckets: a join would be made anew for every span."""
+    return Part(table=view.engine.keep(f"part_{name}", _in_buckets(rows, size), sorted_by=[BUCKET]), order_by=order_by)
 
 
 def _events_of(view: View, heads: Table) -> Table:

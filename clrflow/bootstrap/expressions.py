@@ -19,8 +19,11 @@ ROW_BITS = 36
 
 
 def seconds_of(timestamp: Column) -> Column:
-    """Whole seconds since 1970, rounded down (a cast would round to the nearest and let the end of a day pass for the next one)."""
-    return timestamp.truncate("s").epoch_seconds().cast("int64")
+    """Whole seconds since 1970, rounded down (a cast would round to the nearest and let the end of a day pass for the next one).
+
+    DuckDB's epoch is a fraction, whatever Ibis believes; cutting the timestamp first would go through its calendar, 50 times slower.
+    """
+    return timestamp.epoch_seconds().cast("float64").floor().cast("int64")
 
 
 def period_of(timestamp: Column, period_seconds: int) -> Column:

@@ -157,7 +157,8 @@ def test_neither_the_order_of_rows_nor_the_size_of_ranges_leaves_a_trace(
     world.shuffled = True
     found = world.run(split=BY_TIME)
     assert found.tables == outcome.tables
-    assert found.quality.metrics() == outcome.quality.metrics()
+    differing = {name for name, value in outcome.quality.metrics().items() if found.quality.metrics()[name] != value}
+    assert differing <= {"compression"}  # lists of bits take whole bytes in every file
 
 
 def test_ids_beyond_floats_survive_boards_may_be_missing_and_many_held_out_requests_are_sampled(world: World) -> None:

@@ -52,8 +52,9 @@ class InterestGenerator:
     def _inferred(self, view: View) -> Table:
         recent = view.recent.filter(view.recent.age <= RECENT_ITEMS)
         sizes = recent.group_by("query_id").aggregate(num_recent=recent.count())
-        carried = recent.join(view.item_interests.select("item_id", "interest_id"), "item_id")
-        carried = carried.group_by(["query_id", "period", "interest_id"]).aggregate(n=carried.count(), num_items=carried.item_id.nunique())
+        items = recent.group_by(["query_id", "period", "item_id"]).aggregate(times=recent.count())
+        carried = items.join(view.item_interests.select("item_id", "interest_id"), "item_id")
+        carried = carried.group_by(["query_id", "period", "interest_id"]).aggregate(n=total(carried.times), num_items=carried.count())
         carried = carried.filter(carried.num_items >= LEAST_ITEMS).join(sizes, "query_id")
         base = view.popularity.join(view.item_interests.select("item_id", "interest_id"), "item_id")
         base = base.group_by(["period", "interest_id"]).aggregate(interest_total=total(base.total))

@@ -32,6 +32,8 @@ QUERIES_AT_ONCE = 8192
 """Queries whose recent items are in memory at once."""
 BATCH = 512
 """Queries whose medoids are computed at once."""
+PADDING = 10
+"""Numbers of recent items are rounded up to multiples of it."""
 MEDOIDS = pa.schema([("query_id", pa.int64()), ("condition_id", pa.int64()), ("score", pa.float64())])
 
 
@@ -94,8 +96,11 @@ def co_engagements(learnt: Table) -> Table:
     later = learnt.view().select("user_id", "seq", "period", other_id="item_id")
     pairs = ahead.join(later, ["user_id", "seq"])
     pairs = pairs.filter(pairs.item_id != pairs.other_id)
-    both = pairs.select("item_id", "other_id", since="period").union(pairs.select(item_id="other_id", other_id="item_id", since="period"))
-    return both.group_by(["item_id", "other_id", "since"]).aggregate(n=both.count().cast("float64"))
+    # Counted once and mirrored afterwards: half the rows to group.
+    pairs = pairs.select(low=ibis.least(pairs.item_id, pairs.other_id), high=ibis.greatest(pairs.item_id, pairs.other_id), since="period")
+    counted = pairs.group_by(["low", "high", "since"]).aggregate(n=pairs.count().cast("float64"))
+    columns = ["since", "n"]
+    return counted.select(*columns, item_id="low", other_id="high").union(counted.select(*columns, item_id="high", other_id="low"))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -112,18 +117,23 @@ class Medoids:
         item_ids, vectors = content_vectors(self.vectors)
         queries, items = (rows["recent"].column(name).to_numpy() for name in ("query_id", "item_id"))
         starts = np.flatnonzero(np.diff(queries, prepend=queries[:1] - 1))
-        ends = np.append(starts[1:], len(queries))
+        counts = np.diff(np.append(starts, len(queries)))
+        # Work grows with the square of the padded length, so queries are padded to a few lengths; which one is a query's own matter, as the
+        # last digits of a product hang on its shape and nobody else may change them.
+        lengths = np.minimum(-(-counts // PADDING) * PADDING, self.recent_items)
         found = []
-        for first in range(0, len(starts), BATCH):
-            chunk = slice(first, first + BATCH)
-            places = starts[chunk, None] + np.arange(self.recent_items)[None, :]
-            valid = places < ends[chunk, None]
-            chosen = items[np.minimum(places, len(items) - 1)]
-            at = np.minimum(np.searchsorted(item_ids, chosen), len(item_ids) - 1)
-            picks, shares = greedy_medoids(vectors[at], valid, self.num_medoids)
-            picked = picks >= 0
-            ids = np.take_along_axis(chosen, np.maximum(picks, 0), axis=1)[picked]
-            owners = np.repeat(queries[starts[chunk]], self.num_medoids).reshape(picked.shape)[picked]
-            found.append(pa.table({"query_id": owners, "condition_id": ids, "score": shares[picked]}))
+        for length in np.unique(lengths).tolist():
+            of_length = np.flatnonzero(lengths == length)
+            for first in range(0, len(of_length), BATCH):
+                chunk = of_length[first : first + BATCH]
+                places = starts[chunk, None] + np.arange(length)[None, :]
+                valid = np.arange(length)[None, :] < counts[chunk, None]
+                chosen = items[np.minimum(places, len(items) - 1)]
+                at = np.minimum(np.searchsorted(item_ids, chosen), len(item_ids) - 1)
+                picks, shares = greedy_medoids(vectors[at], valid, self.num_medoids)
+                picked = picks >= 0
+                ids = np.take_along_axis(chosen, np.maximum(picks, 0), axis=1)[picked]
+                owners = np.repeat(queries[starts[chunk]], self.num_medoids).reshape(picked.shape)[picked]
+                found.append(pa.table({"query_id": owners, "condition_id": ids, "score": shares[picked]}))
         write_file(storage.join(self.folder, f"{queries[0]}.parquet"), pa.concat_tables(found), MEDOIDS)
         return len(starts)

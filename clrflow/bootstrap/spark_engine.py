@@ -46,8 +46,8 @@ class SparkEngine:
         self.backend: Any = ibis.pyspark.connect(self.session)
         self.root = storage.join(storage.absolute(scratch or "."), f".spark-{uuid.uuid4().hex[:8]}")
         self._prefix = f"clrflow_{uuid.uuid4().hex[:8]}_"
-        self._kept: dict[str, Any] = {}
-        self._replaced: list[Any] = []
+        self._kept: dict[str, list[str]] = {}
+        """Folders that hold a table's rows, by its name."""
         self._shared: dict[str, str] = {}
 
     def __enter__(self) -> SparkEngine:
@@ -56,8 +56,6 @@ class SparkEngine:
     def __exit__(self, *error: Any) -> None:
         """Tables and scratch go; the session stays with whoever has started it, and ends with the process."""
         self.drop(*self._kept)
-        for frame in self._replaced:
-            frame.unpersist()
         storage.remove(self.root)
 
     def parquet(self, name: str, uri: str) -> Table:
@@ -66,29 +64,30 @@ class SparkEngine:
 
     def keep(self, name: str, expression: Table, *, sorted_by: Sequence[str] = ()) -> Table:
         del sorted_by  # Spark shuffles whatever it joins
-        return self._keep(name, self._frame(expression))
+        self._kept[name] = [self._written(name, self._frame(expression))]
+        return self._again(name)
 
     def once(self, name: str, build: Callable[[], Table]) -> Table:
         return self.table(name) if name in self._kept else self.keep(name, build())
 
     def load(self, name: str, table: pa.Table) -> Table:
-        return self._keep(name, self.session.createDataFrame(table))
+        self._kept[name] = [self._written(name, self.session.createDataFrame(table))]
+        return self._again(name)
 
     def empty(self, name: str, columns: Mapping[str, str]) -> None:
         self.load(name, ibis.schema(dict(columns)).to_pyarrow().empty_table())
 
     def append(self, name: str, rows: Table) -> None:
         schema = self.table(name).schema()
-        added = self._frame(rows.select(*schema.names).cast(dict(schema.items())))
-        self._keep(name, self._kept[name].unionByName(added))
+        self._kept[name].append(self._written(name, self._frame(rows.select(*schema.names).cast(dict(schema.items())))))
+        self._again(name)
 
     def table(self, name: str) -> Table:
         return self.backend.table(self._prefix + name)
 
     def drop(self, *names: str) -> None:
         for name in names:
-            if name in self._kept:
-                self._replaced.append(self._kept.pop(name))
+            if self._kept.pop(name, None) is not None:
                 self.backend.drop_view(self._prefix + name, force=True)
 
     def arrow(self, expression: Table) -> pa.Table:
@@ -126,17 +125,15 @@ class SparkEngine:
     def _frame(self, expression: Table) -> Any:
         return self.session.sql(self.backend.compile(expression))
 
-    def _keep(self, name: str, frame: Any) -> Table:
-        """Computed when it is first used, then held in the executors' memory or on their disks.
+    def _written(self, name: str, frame: Any) -> str:
+        """Compute a table into a folder: cached, its plan would stand in that of every table made from it, and a lost machine would cost all."""
+        folder = self.scratch(name)
+        frame.write.mode("overwrite").parquet(self._spark_uri(folder))
+        return folder
 
-        One that is replaced is let go at the end only: its successor may be made from it, and isn't computed yet.
-        """
-        from pyspark import StorageLevel
-
-        if name in self._kept:
-            self._replaced.append(self._kept[name])
-        self._kept[name] = frame.persist(StorageLevel.MEMORY_AND_DISK)
-        return self._view(name, self._kept[name])
+    def _again(self, name: str) -> Table:
+        """A kept table as its folders hold it now."""
+        return self._view(name, self.session.read.parquet(*(self._spark_uri(folder) for folder in self._kept[name])))
 
     def _view(self, name: str, frame: Any) -> Table:
         frame.createOrReplaceTempView(self._prefix + name)

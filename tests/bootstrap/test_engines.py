@@ -17,6 +17,7 @@ from tests.bootstrap.worlds import World
 
 pytestmark = [
     pytest.mark.spark,
+    pytest.mark.slow,  # a minute or more: nearly all of it is Spark's own plans
     pytest.mark.skipif(not shutil.which("java"), reason="Spark needs Java on PATH"),
 ]
 # On small tables plans, tasks and generated code cost more than they gain.

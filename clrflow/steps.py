@@ -55,7 +55,10 @@ STEPS: dict[str, Step] = {
             name="validate_data", version=2, inputs=(), settings=("data",),
             code="clrflow.data.validate:run", outside="clrflow.data.validate:source_fingerprint",
         ),
-        Step(name="bootstrap", version=2, inputs=("validate_data",), settings=("data", "bootstrap"), code="clrflow.bootstrap.step:run"),
+        Step(
+            name="bootstrap", version=3, inputs=("validate_data",), settings=("data", "bootstrap"), code="clrflow.bootstrap.step:run",
+            keeps_partial=True,
+        ),
         Step(name="semantic_ids", version=1, inputs=("validate_data",), settings=("semantic_ids",), code="clrflow.semantic_ids.step:run"),
         Step(
             name="train", version=1, inputs=("validate_data", "bootstrap", "semantic_ids"), settings=("data", "model", "training"),

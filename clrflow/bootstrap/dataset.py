@@ -79,13 +79,18 @@ def write_candidates(view: View, served: Served, sampled: Table, folder: str) ->
         "query_id", "generator", "type_order", "condition_type", "condition_id", "state", "period", weakness=-served.known.score
     )
     asked = engine.keep("listed_conditions", asked.semi_join(sampled.select(query_id="request_id"), "query_id"))
-    rows = asked.join(served.lists, ["generator", "condition_id", "state", "period"])
-    rows = rows.select("query_id", "type_order", "generator", "weakness", "condition_type", "condition_id", "rank", "item_id", "score")
-    part = _part(view, "candidates", rows, size, "query_id", "type_order", "generator", "weakness", "condition_id", "rank")
+    numbered = asked.join(served.listed, ["generator", "condition_id", "state", "period"])
+    numbered = numbered.select("query_id", "type_order", "generator", "weakness", "condition_type", "condition_id", "list_no")
+    heads = _part(view, "listed", numbered, size, "query_id", "type_order", "generator", "weakness", "condition_id")
+    # A list stands once in a bucket, however many of its requests ask for it.
+    rows = (
+        heads.table.select(BUCKET, "list_no").distinct().join(served.lists, "list_no").select(BUCKET, "list_no", "rank", "item_id", "score")
+    )
+    lists = Part(table=engine.keep("part_lists", rows, sorted_by=[BUCKET]), order_by=("list_no", BUCKET, "rank"))
     by_day: dict[int, dict[str, tuple[int, int]]] = defaultdict(dict)
     work = NestCandidates(folder=folder, bucket_size=size)
     buckets = _buckets(engine, asked, size)
-    for written in engine.each(spans_of(buckets, size), {"candidates": part}, work):
+    for written in engine.each(spans_of(buckets, size), {"heads": heads, "lists": lists}, work):
         for day, name, lists, items in written:
             before = by_day[day].get(name, (0, 0))
             by_day[day][name] = (before[0] + lists, before[1] + items)

@@ -10,6 +10,7 @@ from typing import Any
 
 import ibis
 import pyarrow as pa
+from ibis.backends.sql.datatypes import DuckDBType
 
 from clrflow.bootstrap.engine import BUCKET, Part, Result, Span, Work
 from clrflow.bootstrap.expressions import Table
@@ -53,21 +54,25 @@ class DuckdbEngine:
         return self.backend.table(name)
 
     def keep(self, name: str, expression: Table, *, sorted_by: Sequence[str] = ()) -> Table:
+        # Ibis' own create_table writes the rows twice, under a passing name first.
+        order = f" ORDER BY {', '.join(map(_quoted, sorted_by))}" if sorted_by else ""
+        self.backend.con.execute(f"CREATE OR REPLACE TEMP TABLE {_quoted(name)} AS {self._select(expression)}{order}")
         self._kept.add(name)
-        return self.backend.create_table(name, expression.order_by(sorted_by) if sorted_by else expression, temp=True, overwrite=True)
+        return self.backend.table(name)
 
     def once(self, name: str, build: Callable[[], Table]) -> Table:
         return self.backend.table(name) if name in self._kept else self.keep(name, build())
 
     def load(self, name: str, table: pa.Table) -> Table:
-        return self.keep(name, table)
+        self._kept.add(name)
+        return self.backend.create_table(name, table, temp=True, overwrite=True)
 
     def empty(self, name: str, columns: Mapping[str, str]) -> None:
-        self._kept.add(name)
-        self.backend.create_table(name, schema=ibis.schema(dict(columns)), temp=True, overwrite=True)
+        self.load(name, ibis.schema(dict(columns)).to_pyarrow().empty_table())
 
     def append(self, name: str, rows: Table) -> None:
-        self.backend.insert(name, rows.select(*self.backend.table(name).columns))
+        rows = rows.select(*self.backend.table(name).columns)
+        self.backend.con.execute(f"INSERT INTO {_quoted(name)} {self._select(rows)}")
 
     def table(self, name: str) -> Table:
         return self.backend.table(name)
@@ -87,7 +92,7 @@ class DuckdbEngine:
         # Turned into SQL once: that takes longer than running it on a small span.
         queries = {}
         for name, part in parts.items():
-            order = ", ".join(f'"{column}"' for column in part.order_by)
+            order = ", ".join(map(_quoted, part.order_by))
             queries[name] = f"SELECT * FROM ({self.backend.compile(part.table)}) WHERE {BUCKET} BETWEEN ? AND ? ORDER BY {order}"
         for span in spans:
             yield work({name: self.backend.con.execute(query, list(span)).to_arrow_table() for name, query in queries.items()})
@@ -99,5 +104,15 @@ class DuckdbEngine:
         return self._shared[name]
 
     def scratch(self, name: str) -> str:
-        folder = Path(tempfile.mkdtemp(prefix=f"{name}-", dir=self.folder))
-        return str(folder)
+        return tempfile.mkdtemp(prefix=f"{name}-", dir=self.folder)
+
+    def _select(self, expression: Table) -> str:
+        """SQL whose columns have the types that Ibis believes them to have; DuckDB's own are at times others (a decimal for a weight)."""
+        columns = ", ".join(
+            f"CAST({_quoted(name)} AS {DuckDBType.to_string(kind)}) AS {_quoted(name)}" for name, kind in expression.schema().items()
+        )
+        return f"SELECT {columns} FROM ({self.backend.compile(expression)})"
+
+
+def _quoted(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'

@@ -93,7 +93,7 @@ class NestCandidates:
     bucket_size: int
 
     def __call__(self, rows: Mapping[str, pa.Table]) -> list[tuple[int, str, int, int]]:
-        table = _nest_lists(rows["candidates"])
+        table = _nest_lists(rows["heads"], rows["lists"])
         ids, found = table.column("request_id").to_numpy(), []
         for day, part, _ in _write(table, ids, self.folder, self.bucket_size, CANDIDATES, 4 * ROWS_A_GROUP):
             counted = pa.table({"name": part.column("generator"), "n": pc.list_value_length(part.column("items"))})
@@ -164,20 +164,26 @@ def _nest(rows: pa.Table, ids: Ints, kind: pa.DataType | str) -> pa.Array:
     return pa.ListArray.from_arrays(pa.array(offsets), values)
 
 
-def _nest_lists(rows: pa.Table) -> pa.Table:
-    """Candidate rows, sorted by list and rank, as one row a list."""
-    if not len(rows):
-        return CANDIDATES.empty_table()
-    request, condition = rows.column("query_id").to_numpy(), rows.column("condition_id").to_numpy()
-    codes = _one(rows.column("generator")).dictionary_encode().indices.to_numpy()
-    changes = (np.diff(request) != 0) | (np.diff(condition) != 0) | (np.diff(codes) != 0)
-    starts = np.concatenate([[0], np.flatnonzero(changes) + 1])
-    offsets = pa.array(np.append(starts, len(rows)).astype(np.int32))
-    heads = rows.take(pa.array(starts))
-    lists = {
+def _nest_lists(heads: pa.Table, lists: pa.Table) -> pa.Table:
+    """contracts.CANDIDATES of `heads`: query_id, list_no and the columns that name the condition.
+
+    lists: list_no, bucket, rank, item_id, score, sorted by the first three; a list that several buckets have is taken from the first.
+    """
+    numbers, buckets = lists.column("list_no").to_numpy(), lists.column(BUCKET).to_numpy()
+    starts = np.flatnonzero(np.diff(numbers, prepend=numbers[:1] - 1))
+    first = np.repeat(buckets[starts], np.diff(np.append(starts, len(numbers))))
+    lists = lists.filter(pa.array(buckets == first))
+    numbers = lists.column("list_no").to_numpy()
+    known, starts = np.unique(numbers, return_index=True)
+    offsets = pa.array(np.append(starts, len(numbers)).astype(np.int32))
+    asked = heads.column("list_no").to_numpy()
+    place = np.minimum(np.searchsorted(known, asked), max(len(known) - 1, 0))
+    found = np.flatnonzero(known[place] == asked) if len(known) else np.zeros(0, np.int64)  # a list may have turned out empty
+    heads, chosen = heads.take(pa.array(found)), pa.array(place[found])
+    columns = {
         "request_id": heads.column("query_id"),
-        "items": pa.ListArray.from_arrays(offsets, _one(rows.column("item_id"), pa.int64())),
-        "scores": pa.ListArray.from_arrays(offsets, _one(rows.column("score"), pa.float32())),
+        **{name: heads.column(name) for name in ("generator", "condition_type", "condition_id")},
+        "items": pa.ListArray.from_arrays(offsets, _one(lists.column("item_id"), pa.int64())).take(chosen),
+        "scores": pa.ListArray.from_arrays(offsets, _one(lists.column("score"), pa.float32())).take(chosen),
     }
-    named = {name: heads.column(name) for name in ("generator", "condition_type", "condition_id")}
-    return pa.table({**named, **lists}).select(CANDIDATES.names).cast(CANDIDATES)
+    return pa.table(columns).select(CANDIDATES.names).cast(CANDIDATES)

@@ -173,11 +173,10 @@ def impressions(events: Table, engagements: Table, actions: Sequence[Action], *,
     """
     negative = [action.name for action in actions if not action.positive]
     order = ["timestamp", EVENT_ORDER]
-    known = engagements.select("user_id", *order, "request_id", engaged_at=engagements.timestamp)
-    relevant = events.filter(events.action.isin([action.name for action in actions]))
-    columns = ["user_id", *order, "item_id", "action"]
-    marked = relevant.select(*columns).left_join(known, ["user_id", *order])
-    marked = marked.select(*columns, "request_id", "engaged_at")
+    columns = ["user_id", *order, "item_id", "request_id", "engaged_at"]
+    seen = events.filter(events.action.isin(negative))
+    seen = seen.mutate(request_id=ibis.null("int64"), engaged_at=ibis.null(events.timestamp.type()))
+    marked = seen.select(*columns).union(engagements.mutate(engaged_at=engagements.timestamp).select(*columns))
     keys: list[str] = ["user_id"]
     if gap_minutes is not None:  # no owner lies beyond midnight, so a day is looked at alone
         marked = marked.mutate(shown_day=day_of(marked.timestamp))
@@ -189,7 +188,7 @@ def impressions(events: Table, engagements: Table, actions: Sequence[Action], *,
         last_request=marked.request_id.max().over(before), last_at=marked.engaged_at.max().over(before),
         next_request=marked.request_id.min().over(after), next_at=marked.engaged_at.min().over(after),
     )  # fmt: skip
-    shown = marked.filter(marked.action.isin(negative))
+    shown = marked.filter(marked.engaged_at.isnull())
     owner = ibis.cases((shown.last_request == shown.next_request, shown.next_request))
     if gap_minutes is not None:
         gap, span = ibis.interval(microseconds=round(gap_minutes * 60e6)), span_of(shown.timestamp, cuts)

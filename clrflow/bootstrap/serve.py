@@ -17,6 +17,9 @@ from clrflow.bootstrap.generators import Generator, View
 from clrflow.contracts import CONDITION_TYPES
 from clrflow.progress import Progress, say
 
+LIST_BITS = 40
+"""Lists of a generator are numbered below 2^40."""
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Served:
@@ -27,7 +30,9 @@ class Served:
     hits: Table
     """row, generator, condition_type, condition_id, rank: engagements that a known condition's candidates held."""
     lists: Table
-    """generator, condition_id, state, period, item_id, rank, score: candidate lists that held-out requests ask for."""
+    """list_no, item_id, rank, score: candidate lists that held-out requests ask for."""
+    listed: Table
+    """generator, condition_id, state, period, list_no: which list is whose."""
 
 
 def ask_conditions(view: View, generators: Sequence[Generator]) -> Table:
@@ -53,28 +58,36 @@ def ask_generators(view: View, generators: Sequence[Generator], engagements: Tab
     """`engagements` are those of the view's requests; `sampled` has the request_id of held-out requests whose candidate lists are kept."""
     engine, known = view.engine, ask_conditions(view, generators)
     engine.empty("hits", {"row": "int64", "generator": "string", "condition_type": "string", "condition_id": "int64", "rank": "int64"})
-    engine.empty(
-        "lists",
-        {
-            "generator": "string", "condition_id": "int64", "state": "int64", "period": "int64", "item_id": "int64", "rank": "int64",
-            "score": "float64",
-        },
-    )  # fmt: skip
-    for generator in generators:
-        num_lists = _serve(view, generator, known.filter(known.generator == generator.name), engagements, sampled)
+    engine.empty("lists", {"list_no": "int64", "item_id": "int64", "rank": "int64", "score": "float64"})
+    engine.empty("listed", {"generator": "string", "condition_id": "int64", "state": "int64", "period": "int64", "list_no": "int64"})
+    for place, generator in enumerate(generators):
+        of_generator = known.filter(known.generator == generator.name)
+        num_lists = _serve(view, generator, of_generator, engagements, sampled, first_no=place * 2**LIST_BITS)
         say(f"bootstrap: {generator.name}: {num_lists:,} candidate lists")
-    return Served(known=known, hits=engine.table("hits"), lists=engine.table("lists"))
+    return Served(known=known, hits=engine.table("hits"), lists=engine.table("lists"), listed=engine.table("listed"))
 
 
-def _serve(view: View, generator: Generator, conditions: Table, engagements: Table, sampled: Table) -> int:
+def _wanted(view: View, generator: Generator, conditions: Table, engagements: Table, sampled: Table) -> tuple[Table, Table]:
+    """The lists that must be made (list_id, condition_id, state, period, held_out), and who asks: request_id, condition_id, list_id."""
     engine, keys = view.engine, ["condition_id", "state", "period"]
     asked = conditions.filter(conditions.is_request).select(*keys, request_id="query_id")
     held_out = asked.semi_join(sampled, "request_id").select(*keys).distinct().mutate(held_out=ibis.literal(True))
     wanted = asked.select(*keys).distinct().left_join(held_out, keys)
     wanted = wanted.select(*keys, held_out=wanted.held_out.fill_null(False))
     # Lists of one period share its statistics, so a chunk is a run of periods.
-    wanted = engine.keep("wanted", wanted.mutate(list_id=place_in(["period", "condition_id", "state"])))
-    asked = engine.keep("asked", asked.join(wanted, keys).select("request_id", "condition_id", "list_id"))
+    number = place_in(["period", "condition_id", "state"])
+    wanted = engine.keep("every_wanted", wanted.mutate(list_id=number))
+    engaged = asked.join(wanted, keys).join(engagements.select("request_id", "item_id"), "request_id").select("list_id", "item_id")
+    holding = generator.holding(view, wanted, engaged.distinct())
+    if holding is not None:
+        needed = wanted.filter(wanted.held_out).select("list_id").union(holding).distinct()
+        wanted = engine.keep("wanted", wanted.semi_join(needed, "list_id").drop("list_id").mutate(list_id=number))
+    return wanted, engine.keep("asked", asked.join(wanted, keys).select("request_id", "condition_id", "list_id"))
+
+
+def _serve(view: View, generator: Generator, conditions: Table, engagements: Table, sampled: Table, *, first_no: int) -> int:
+    engine = view.engine
+    wanted, asked = _wanted(view, generator, conditions, engagements, sampled)
     total = int(engine.value(wanted.count()))
     size = engine.max_lists or max(total, 1)
     names = {"generator": ibis.literal(generator.name), "condition_type": ibis.literal(generator.condition_type)}
@@ -86,9 +99,11 @@ def _serve(view: View, generator: Generator, conditions: Table, engagements: Tab
             hits = hits.join(engagements.select("row", "request_id", "item_id"), "request_id")
             hits = hits.join(listed.select("list_id", "item_id", "rank"), ["list_id", "item_id"])
             engine.append("hits", hits.select("row", "condition_id", "rank", **names))
-            kept = listed.join(part.filter(part.held_out).select("list_id", *keys), "list_id")
-            engine.append("lists", kept.mutate(generator=names["generator"]))
+            kept = listed.join(part.filter(part.held_out).select("list_id"), "list_id")
+            engine.append("lists", kept.mutate(list_no=kept.list_id + first_no))
             progress.advance(min(size, total - low))
+    kept = wanted.filter(wanted.held_out)
+    engine.append("listed", kept.mutate(list_no=kept.list_id + first_no, generator=names["generator"]))
     return total
 
 

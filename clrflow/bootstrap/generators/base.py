@@ -73,6 +73,14 @@ class Generator(Protocol):
         """
         ...
 
+    def holding(self, view: View, wanted: Table, engaged: Table) -> Table | None:
+        """list_id of the wanted lists that may hold one of their `engaged` items; None: no cheap way to tell.
+
+        `wanted` is as in `candidates`; `engaged` has list_id and item_id. Most lists of training requests hold nothing that was engaged, and
+        those that are ruled out here aren't made.
+        """
+        ...
+
     def shown_items(self, view: View, wanted: Table) -> Table | None:
         """condition_id, state, place, item_id: the items that the condition's token shows, newest last; None: it shows none.
 

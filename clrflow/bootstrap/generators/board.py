@@ -89,6 +89,9 @@ class BoardGenerator:
         ends = ends.join(view.engine.keep("walk_degrees", degrees), ["period", "other_id"])
         return ends.select("origin_id", "other_id", damped=(ends.probability / ends.total.cast("float64").sqrt()).floor().cast("float64"))
 
+    def holding(self, view: View, wanted: Table, engaged: Table) -> None:
+        return None
+
     def shown_items(self, view: View, wanted: Table) -> Table:
         own = view.entries.select("item_id", "entry", condition_id="board_id")
         joined = newest(wanted, "state", view.settings.board.recent_items, "entry").join(own, ["condition_id", "entry"])

@@ -101,5 +101,8 @@ class InterestGenerator:
         born = born.mutate(period=period_of(born.created_at, period_s), number=place_in(["created_at", "item_id"], "condition_id") + 1)
         return born.select("condition_id", "item_id", "period", "number")
 
+    def holding(self, view: View, wanted: Table, engaged: Table) -> None:
+        return None
+
     def shown_items(self, view: View, wanted: Table) -> None:
         return None

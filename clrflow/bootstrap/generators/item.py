@@ -69,21 +69,31 @@ class ItemGenerator:
         return medoids.mutate(state=ibis.literal(0, "int64"))
 
     def candidates(self, view: View, wanted: Table) -> Table:
-        edges = view.engine.once("co_engagements", lambda: co_engagements(view.learnt))
         own = view.popularity.select("period", condition_id="item_id", own_total="total")
         lists = view.engine.keep(
             "item_lists", wanted.join(own, ["condition_id", "period"]).select("list_id", "condition_id", "period", "own_total")
         )
-        known = lists.select("list_id", "period", item_id="condition_id").join(edges, "item_id")
-        known = known.filter(known.since < known["period"])
-        if view.lookback is not None:
-            known = known.filter(known.since >= known["period"] - view.lookback)
+        known = self._known(view, lists.select("list_id", "period", item_id="condition_id").join(self._edges(view), "item_id"))
         counts = known.group_by(["list_id", "other_id"]).aggregate(n=known.n.sum())
         theirs = view.popularity.select("period", other_id="item_id", other_total="total")
         counts = counts.join(lists, "list_id").join(theirs, ["period", "other_id"])
         score = counts.n / ((counts.own_total + DAMPING) * (counts.other_total + DAMPING)).sqrt()
         scored = counts.select("list_id", item_id="other_id", score=score)
         return best(scored, view.settings.item.num_candidates, group_by=["list_id"], order_by=[ibis.desc("score"), "item_id"])
+
+    def holding(self, view: View, wanted: Table, engaged: Table) -> Table:
+        """Lists whose item has one of the engaged ones beside it, however far down."""
+        pairs = wanted.join(engaged, "list_id").select("list_id", "period", item_id="condition_id", other_id="item_id")
+        near = self._known(view, pairs.join(self._edges(view), ["item_id", "other_id"]))
+        return near.select("list_id").distinct()
+
+    def _edges(self, view: View) -> Table:
+        return view.engine.once("co_engagements", lambda: co_engagements(view.learnt))
+
+    def _known(self, view: View, joined: Table) -> Table:
+        """Pairs that a list of the `period` may count."""
+        joined = joined.filter(joined.since < joined["period"])
+        return joined if view.lookback is None else joined.filter(joined.since >= joined["period"] - view.lookback)
 
     def shown_items(self, view: View, wanted: Table) -> Table:
         return wanted.select("condition_id", "state", place=ibis.literal(0, "int64"), item_id="condition_id")

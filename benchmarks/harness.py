@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import itertools
 import json
 import os
 import platform
@@ -75,18 +76,25 @@ def main(name: str, measure: Callable[[str], Result], argv: Sequence[str] | None
 
 
 def show(name: str, result: Result) -> None:
-    """Print rows and claims."""
+    """Print rows, a table for each `part` where rows name one, and claims."""
     console = rich.console.Console(width=None if sys.stdout.isatty() else 160)
-    columns = list(dict.fromkeys(key for row in result.rows for key in row))
-    table = rich.table.Table(title=name, title_justify="left")
-    for column in columns:
-        table.add_column(column, justify="right" if any(isinstance(row.get(column), int | float) for row in result.rows) else "left")
-    for row in result.rows:
-        table.add_row(*(_text(row.get(column)) for column in columns))
-    console.print(table)
+    for part, group in itertools.groupby(result.rows, key=lambda row: row.get("part", "")):
+        rows = [{key: value for key, value in row.items() if key != "part"} for row in group]
+        console.print(_table(f"{name}: {part}" if part else name, rows))
     for claim in result.claims:
         state = "needs " + claim.needs if claim.holds is None else "holds" if claim.holds else "DOESN'T HOLD"
         console.print(f"{state:>12}  {claim.name}: {_text(claim.value)} (goal: {claim.goal})", highlight=False)
+
+
+def _table(title: str, rows: Sequence[Row]) -> rich.table.Table:
+    columns = list(dict.fromkeys(key for row in rows for key in row))
+    table = rich.table.Table(title=title, title_justify="left")
+    for column in columns:
+        numbers = any(isinstance(row.get(column), int | float) for row in rows)
+        table.add_column(column, justify="right" if numbers else "left", overflow="fold")
+    for row in rows:
+        table.add_row(*(_text(row.get(column)) for column in columns))
+    return table
 
 
 def _text(value: Any) -> str:

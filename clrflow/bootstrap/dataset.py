@@ -91,9 +91,9 @@ def write_candidates(view: View, served: Served, sampled: Table, folder: str) ->
     work = NestCandidates(folder=folder, bucket_size=size)
     buckets = _buckets(engine, asked, size)
     for written in engine.each(spans_of(buckets, size), {"heads": heads, "lists": lists}, work):
-        for day, name, lists, items in written:
+        for day, name, num_lists, num_items in written:
             before = by_day[day].get(name, (0, 0))
-            by_day[day][name] = (before[0] + lists, before[1] + items)
+            by_day[day][name] = (before[0] + num_lists, before[1] + num_items)
     return dict(by_day)
 
 

@@ -1,8 +1,9 @@
-"""What tests of any part may ask for: a place on a real S3 server, started once for all of them, or a place of either kind."""
+"""What tests of any part may ask for: a place on a real S3 server, started once for all of them, or a place of either kind; and Ctrl-C."""
 
 from __future__ import annotations
 
 import itertools
+import signal
 from collections.abc import Iterator
 
 import pytest
@@ -10,6 +11,11 @@ import pytest
 from tests.object_store import BUCKET, FaultyProxy, ObjectStoreServer, environment, use
 
 _numbers = itertools.count(1)
+
+# Whoever runs the tests in the background of a shell has Ctrl-C ignored, and children inherit that: then what tests say of Ctrl-C would wait
+# for ever.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")

@@ -36,9 +36,6 @@ class Process:
         name = uuid.uuid4().hex[:8]
         file, self.log = folder / f"{name}.json", folder / f"{name}.log"
         file.write_text(json.dumps(what))
-        # Whoever runs the tests in the background has Ctrl-C ignored, which a child would inherit.
-        if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-            signal.signal(signal.SIGINT, signal.default_int_handler)
         with self.log.open("wb") as log:
             self.process = subprocess.Popen(
                 [sys.executable, "-u", "-m", "tests.cluster.launching", str(file)],

@@ -32,7 +32,7 @@ demo: $(STAMP) ## Run the whole pipeline on MovieLens-100k, then ask the index t
 ##@ Develop
 
 .PHONY: test
-test: lint ## Lint, types, layers and all tests, with one small end-to-end run
+test: lint ## Lint, types, layers and all tests, with small end-to-end runs
 	$(BIN)/python -m pytest -m "not slow and not gpu and not gpu_torchrec and not cluster"
 
 .PHONY: test-cluster

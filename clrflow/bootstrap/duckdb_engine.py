@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ import ibis
 import pyarrow as pa
 from ibis.backends.sql.datatypes import DuckDBType
 
-from clrflow.bootstrap.engine import BUCKET, Part, Result, Span, Work
+from clrflow.bootstrap.engine import BUCKET, KeepsTables, Part, Result, Span, Work
 from clrflow.bootstrap.expressions import Table
 from clrflow.data import tables
 
@@ -22,11 +22,12 @@ REQUESTS_AT_ONCE = 250_000
 """Requests, of one or more days, that are built together: what is kept between steps stays bounded, and a small log is one chunk."""
 
 
-class DuckdbEngine:
+class DuckdbEngine(KeepsTables):
     """See engine.Engine."""
 
     def __init__(self, *, memory_limit: str, scratch: Path | None = None):
         """`scratch` is the folder below which spilled data lies while it runs; None is the system's temporary folder."""
+        super().__init__()
         if scratch is not None:
             scratch.mkdir(parents=True, exist_ok=True)
             for leftover in scratch.glob(".duckdb-*"):  # of a killed attempt; the step holds its folder alone
@@ -40,7 +41,6 @@ class DuckdbEngine:
         # Whoever needs an order asks for it; keeping the order of what was read costs memory.
         self.backend.raw_sql("SET preserve_insertion_order = false")
         self._kept: set[str] = set()
-        self._shared: dict[str, str] = {}
 
     def __enter__(self) -> DuckdbEngine:
         return self
@@ -59,9 +59,6 @@ class DuckdbEngine:
         self.backend.con.execute(f"CREATE OR REPLACE TEMP TABLE {_quoted(name)} AS {self._select(expression)}{order}")
         self._kept.add(name)
         return self.backend.table(name)
-
-    def once(self, name: str, build: Callable[[], Table]) -> Table:
-        return self.backend.table(name) if name in self._kept else self.keep(name, build())
 
     def load(self, name: str, table: pa.Table) -> Table:
         self._kept.add(name)
@@ -96,12 +93,6 @@ class DuckdbEngine:
             queries[name] = f"SELECT * FROM ({self.backend.compile(part.table)}) WHERE {BUCKET} BETWEEN ? AND ? ORDER BY {order}"
         for span in spans:
             yield work({name: self.backend.con.execute(query, list(span)).to_arrow_table() for name, query in queries.items()})
-
-    def shared(self, name: str, write: Callable[[str], None]) -> str:
-        if name not in self._shared:
-            self._shared[name] = self.scratch(name)
-            write(self._shared[name])
-        return self._shared[name]
 
     def scratch(self, name: str) -> str:
         return tempfile.mkdtemp(prefix=f"{name}-", dir=self.folder)

@@ -39,7 +39,7 @@ Work = Callable[[Mapping[str, pa.Table]], Result]
 
 
 def spans_of(sizes: Mapping[int, int], limit: int) -> list[Span]:
-    """Neighbouring buckets together as long as they have at most `limit` rows; `sizes` has the number of rows by bucket."""
+    """Neighbouring buckets (or days) together as long as they have at most `limit` rows; `sizes` has the number of rows by bucket."""
     spans: list[Span] = []
     room = 0
     for bucket, size in sorted(sizes.items()):
@@ -50,6 +50,22 @@ def spans_of(sizes: Mapping[int, int], limit: int) -> list[Span]:
             room = limit
         room -= size
     return spans
+
+
+class KeepsTables:
+    """What every engine does alike with what it keeps; see Engine."""
+
+    def __init__(self) -> None:
+        self._shared: dict[str, str] = {}
+
+    def once(self: Any, name: str, build: Callable[[], Table]) -> Table:
+        return self.table(name) if name in self._kept else self.keep(name, build())
+
+    def shared(self: Any, name: str, write: Callable[[str], None]) -> str:
+        if name not in self._shared:
+            self._shared[name] = self.scratch(name)
+            write(self._shared[name])
+        return str(self._shared[name])
 
 
 class Engine(Protocol):

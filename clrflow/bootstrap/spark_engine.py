@@ -10,7 +10,7 @@ import dataclasses
 import os
 import sys
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import ibis
@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 
 from clrflow import storage
-from clrflow.bootstrap.engine import BUCKET, Part, Result, Span, Work
+from clrflow.bootstrap.engine import BUCKET, KeepsTables, Part, Result, Span, Work
 from clrflow.bootstrap.expressions import Table
 from clrflow.bootstrap.settings import SparkSettings
 from clrflow.data.tables import table_files
@@ -35,11 +35,12 @@ CONF = {
 """What the step relies on, and quiet."""
 
 
-class SparkEngine:
+class SparkEngine(KeepsTables):
     """See engine.Engine."""
 
     def __init__(self, settings: SparkSettings, *, scratch: str):
         """Start a session, or use the one that there is. ConfigError without pyspark."""
+        super().__init__()
         self.max_lists: int | None = None
         self.max_requests: int | None = None
         self.session: Any = _session(settings)
@@ -48,7 +49,6 @@ class SparkEngine:
         self._prefix = f"clrflow_{uuid.uuid4().hex[:8]}_"
         self._kept: dict[str, list[str]] = {}
         """Folders that hold a table's rows, by its name."""
-        self._shared: dict[str, str] = {}
 
     def __enter__(self) -> SparkEngine:
         return self
@@ -66,9 +66,6 @@ class SparkEngine:
         del sorted_by  # Spark shuffles whatever it joins
         self._kept[name] = [self._written(name, self._frame(expression))]
         return self._again(name)
-
-    def once(self, name: str, build: Callable[[], Table]) -> Table:
-        return self.table(name) if name in self._kept else self.keep(name, build())
 
     def load(self, name: str, table: pa.Table) -> Table:
         self._kept[name] = [self._written(name, self.session.createDataFrame(table))]
@@ -110,12 +107,6 @@ class SparkEngine:
         yield from context.parallelize(list(spans), len(spans)).map(task).toLocalIterator(prefetchPartitions=True)
         for folder in folders.values():
             storage.remove(folder)
-
-    def shared(self, name: str, write: Callable[[str], None]) -> str:
-        if name not in self._shared:
-            self._shared[name] = self.scratch(name)
-            write(self._shared[name])
-        return self._shared[name]
 
     def scratch(self, name: str) -> str:
         folder = storage.join(self.root, f"{name}-{uuid.uuid4().hex[:8]}")

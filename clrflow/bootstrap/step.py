@@ -6,13 +6,13 @@ joins engagements to conditions, dataset.py has them nested and written, days.py
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from clrflow import storage
 from clrflow.bootstrap.attribution import attribute, drop_scratch, known_conditions
 from clrflow.bootstrap.dataset import write_candidates, write_requests, write_user_states
 from clrflow.bootstrap.days import Day, days_of, mark, take_over
-from clrflow.bootstrap.engine import Engine, connect
+from clrflow.bootstrap.engine import Engine, connect, spans_of
 from clrflow.bootstrap.expressions import Table, day_of, period_seconds
 from clrflow.bootstrap.figures import DayFigures, add, figures_by_day
 from clrflow.bootstrap.generators import Generator, enabled_generators
@@ -114,22 +114,14 @@ def bootstrap(
     return outputs, quality
 
 
-def _chunks(engine: Engine, requests: Table, days: Sequence[Day]) -> Iterator[list[Day]]:
-    """The days in order, in groups of about engine.max_requests requests."""
-    if engine.max_requests is None:
-        if days:
-            yield list(days)
-        return
-    counts = engine.arrow(requests.group_by("day").aggregate(n=requests.count())).to_pylist()
+def _chunks(engine: Engine, requests: Table, days: Sequence[Day]) -> list[list[Day]]:
+    """The days in order, in groups of at most engine.max_requests requests or of one day."""
+    numbers = [day.number for day in days]
+    mine = _of_days(requests, numbers)
+    counts = engine.arrow(mine.group_by("day").aggregate(n=mine.count())).to_pylist() if days else []
     sizes = {row["day"]: row["n"] for row in counts}
-    chunk: list[Day] = []
-    for day in days:
-        if chunk and sum(sizes[one.number] for one in (*chunk, day)) > engine.max_requests:
-            yield chunk
-            chunk = []
-        chunk.append(day)
-    if chunk:
-        yield chunk
+    spans = spans_of(sizes, engine.max_requests or sum(sizes.values()))
+    return [[day for day in days if low <= day.number <= high] for low, high in spans]
 
 
 def _build(

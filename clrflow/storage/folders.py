@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 
-from clrflow.storage.files import list_files
+from clrflow.storage.files import copy_file, list_files
 from clrflow.storage.uris import filesystem, is_local, join, local_path, name_of
 
 
@@ -28,10 +29,7 @@ def link_files(source: str, target: str) -> None:
         if is_local(file):
             path = local_path(place)
             path.parent.mkdir(parents=True, exist_ok=True)
-            try:
+            with contextlib.suppress(OSError):  # another disk, or one without links: then it is copied
                 os.link(local_path(file), path)
                 continue
-            except OSError:
-                pass  # another disk, or one without links
-        fs, path_there = filesystem(file)
-        fs.copy(path_there, filesystem(place)[1])
+        copy_file(file, place)

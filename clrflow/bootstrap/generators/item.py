@@ -64,8 +64,8 @@ class ItemGenerator:
         with Progress("bootstrap: medoids", sum(sizes.values()), "queries") as progress:
             for num_queries in engine.each(spans_of(sizes, QUERIES_AT_ONCE), parts, work):
                 progress.advance(num_queries)
-        medoids = engine.keep("medoids", engine.parquet("medoid_files", work.folder))
         engine.drop("recent_distinct")
+        medoids = engine.parquet("medoids", work.folder)
         return medoids.mutate(state=ibis.literal(0, "int64"))
 
     def candidates(self, view: View, wanted: Table) -> Table:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import sys
-import time
 from pathlib import Path
 
 import duckdb
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
+from botocore.credentials import RefreshableCredentials
 
 from clrflow import storage
 from clrflow.data.tables import TableWriter, iter_batches, read_table, register, table_files, write_table
@@ -243,16 +243,15 @@ class TestRights:
 
 
 class TestCredentialsThatRunOut:
-    def credential_process(self, folder: Path, monkeypatch: pytest.MonkeyPatch, endpoint: str, first_lives_s: float) -> Path:
-        """A profile whose first credentials are good for so long and whose next ones belong to another key; returns the log of calls."""
-        # botocore fetches anew from 15 minutes before the end on.
+    def credential_process(self, folder: Path, monkeypatch: pytest.MonkeyPatch, endpoint: str) -> Path:
+        """A profile whose first credentials are good for an hour and whose next ones belong to another key; returns the log of calls."""
         program = folder / "fetch.py"
         program.write_text(
             "import datetime, json, pathlib, sys\n"
             f"log = pathlib.Path({str(folder / 'calls')!r})\n"
             "with log.open('a') as file: file.write('x')\n"
             f"first = len(log.read_text()) == 1\n"
-            f"lives = 900 + {first_lives_s} if first else 3600\n"
+            "lives = 3600 if first else 36_000\n"
             "end = datetime.datetime.now(datetime.timezone.utc) + datetime.timedelta(seconds=lives)\n"
             f"key, secret = {(KEYS['writer'], secret_of('writer'))!r} if first else {(KEYS['second'], secret_of('second'))!r}\n"
             "print(json.dumps({'Version': 1, 'AccessKeyId': key, 'SecretAccessKey': secret, 'Expiration': end.isoformat()}))\n"
@@ -268,14 +267,18 @@ class TestCredentialsThatRunOut:
         self, s3: str, faulty: FaultyProxy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         write_table(f"{s3}/t", numbered(1000), SCHEMA, rows_per_group=100, rows_per_file=100)
-        calls = self.credential_process(tmp_path, monkeypatch, faulty.endpoint, first_lives_s=2.0)
+        calls = self.credential_process(tmp_path, monkeypatch, faulty.endpoint)
         faulty.requests.clear()
         rows = []
         for number, batch in enumerate(iter_batches(f"{s3}/t", num_rows=100)):
             rows += batch["id"].to_pylist()
             if number == 4:  # half of it is read: the first key comes to its end
                 assert calls.read_text() == "x"
-                time.sleep(2.5)
+                for name in (
+                    "_advisory_refresh_timeout",
+                    "_mandatory_refresh_timeout",
+                ):  # seconds before the end that botocore fetches anew
+                    monkeypatch.setattr(RefreshableCredentials, name, 7200)
                 faulty.refuse(KEYS["writer"])
         assert rows == list(range(1000))
         assert calls.read_text() == "xx"

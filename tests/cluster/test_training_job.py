@@ -23,7 +23,7 @@ from tests.training import world
 
 pytestmark = pytest.mark.cluster
 
-NUM_EPOCHS = 12
+NUM_EPOCHS = 8
 """Enough that a job outlives its lease by a while: an epoch takes about a second."""
 KILLED_IN = 2
 """Number of the epoch in which something is killed."""

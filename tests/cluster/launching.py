@@ -15,13 +15,15 @@ import sys
 import time
 import uuid
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from clrflow.errors import ClrflowError
 from clrflow.launch import launch
 from clrflow.launch.request import JobRequest
 from clrflow.launch.settings import LaunchSettings
-from tests.cluster.conftest import Images, TestCluster, Workspace
+
+if TYPE_CHECKING:  # a launcher's process has no use for pytest
+    from tests.cluster.conftest import Images, TestCluster, Workspace
 
 ROOT = Path(__file__).parents[2]
 PROGRAMS = Path(__file__).parent / "jobs"

@@ -1,4 +1,7 @@
-"""The project's own training in pods: one master and one worker, killed and resumed, and the step after it reads what they wrote."""
+"""The project's own training in pods: one master and one worker, killed and resumed, and the steps after it read what they wrote.
+
+A whole pipeline runs once, undisturbed; what is killed afterwards trains on the same inputs with the same settings.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,6 @@ from clrflow.launch.settings import LaunchSettings
 from clrflow.steps import Run
 from tests.cluster.conftest import eventually
 from tests.cluster.launching import Launching, Process
-from tests.training import world
 
 pytestmark = pytest.mark.cluster
 
@@ -32,7 +34,7 @@ CLRFLOW = str(Path(sys.executable).with_name("clrflow"))
 
 @dataclasses.dataclass(kw_only=True)
 class Training:
-    """One run of the train step, in a folder of its own below the workspace."""
+    """One train step, in a folder of its own below the workspace."""
 
     launching: Launching
     run: Run
@@ -69,65 +71,25 @@ class Training:
         return self
 
 
-def training(launching: Launching, name: str, **changes: Any) -> Training:
-    settings = world.config(
-        training__num_processes=2, training__batch_size=8, training__epochs=NUM_EPOCHS, training__patience=NUM_EPOCHS,
-        training__checkpoint_every_steps=4,
-    )  # fmt: skip
-    launch = LaunchSettings.model_validate(launching.settings(nodes=2, **changes))
-    folder = str(launching.workspace.folder / name)
-    run = Run(name=name, workspace=folder, config=settings.model_copy(update={"launch": launch}))
-    run.save()
-    return Training(launching=launching, run=run, inputs=world.make_inputs(folder))
-
-
 def undisturbed(launching: Launching) -> Training:
-    made = training(launching, "undisturbed")
-    return made.finish(made.start())
-
-
-def worker_killed(launching: Launching, *, elastic: bool) -> Training:
-    """As when a node is lost: no SIGTERM, no grace."""
-    made = training(launching, "elastic" if elastic else "static", elastic=elastic, max_restarts=2)
-    process = made.until_killed()
-    worker = f"{made.job}-worker-{1 if elastic else 0}"
-    launching.cluster.core.delete_namespaced_pod(worker, launching.workspace.namespace, grace_period_seconds=0)
-    return made.finish(process)
-
-
-def abandoned(launching: Launching) -> Training:
-    """The launcher is killed, and comes again only after the job has ended by itself."""
-    made = training(launching, "abandoned", lease_s=5, max_restarts=1)
-    made.until_killed().kill()
-
-    def runs() -> bool:
-        return any(pod.status.phase == "Running" for pod in launching.pods() if pod.metadata.name.startswith(name))
-
-    name = made.job
-    eventually(lambda: not runs(), within_s=60, what="end of the abandoned job")
-    steps = made.folder.glob("checkpoints/co_train/step-*/complete.json")
-    made.saved = max(int(path.parent.name.removeprefix("step-")) for path in steps)
-    return made.finish(made.start())
-
-
-def whole_pipeline(launching: Launching) -> Run:
-    """By the command line, as from a laptop: the steps run here, training in pods, and the steps after it read what the pods wrote."""
+    """A pipeline by the command line, as from a laptop: the steps run here, training in pods, and the steps after it read what they wrote."""
     folder = launching.workspace.folder / "whole"
     launch = launching.settings(nodes=2)
     flat = {name: value for name, value in launch.items() if name not in ("volumes", "env")}
     settings = {
         "data.tables": f"{folder}/tables", "semantic_ids.num_codes": 16, "semantic_ids.max_epochs": 5, "model.dim": 16, "model.num_layers": 1,
-        "training.schedule": "single", "training.num_processes": 2, "training.num_negatives": 32, "gate.beat_popularity": "false",
+        "training.schedule": "co_train", "training.num_processes": 2, "training.num_negatives": 32, "training.batch_size": 8,
+        "training.epochs": NUM_EPOCHS, "training.patience": NUM_EPOCHS, "training.checkpoint_every_steps": 4, "gate.beat_popularity": "false",
         **{f"launch.{name}": value for name, value in flat.items()},
         "launch.volumes": json.dumps(launch["volumes"]), "launch.env": json.dumps(launch["env"]),
     }  # fmt: skip
     commands = (
-        ["data", "synthetic", "tables", "--users=80", "--items=150", "--days=12", "--seed=1", "--events-per-user=30"],
+        ["data", "synthetic", "tables", "--users=60", "--items=150", "--days=12", "--seed=1", "--events-per-user=15"],
         [
             "run",
             "--preset=small",
             f"--workspace={folder}/w",
-            "--name=whole",
+            "--name=undisturbed",
             *(f"--set={name}={value}" for name, value in settings.items()),
         ],
     )
@@ -137,24 +99,60 @@ def whole_pipeline(launching: Launching) -> Run:
             [CLRFLOW, *command], cwd=folder, env={**os.environ, "KUBECONFIG": str(launching.cluster.kubeconfig)}, capture_output=True,
             text=True, timeout=400, check=False,
         )  # fmt: skip
-        assert ended.returncode == 0, ended.stdout + ended.stderr
-    return Run.load(f"{folder}/w/runs/whole")
+        said = ended.stdout + ended.stderr
+        assert ended.returncode == 0, said
+    run = Run.load(f"{folder}/w/runs/undisturbed")
+    inputs = {step: manifest.uri for step in ("validate_data", "bootstrap", "semantic_ids") if (manifest := run.manifest_of(step))}
+    return Training(launching=launching, run=run, inputs=inputs, said=said)
+
+
+def again(whole: Training, name: str, **changes: Any) -> Training:
+    """The same training in a workspace of its own; `changes` are to where and how it is launched."""
+    launch = LaunchSettings.model_validate(whole.launching.settings(nodes=2, **changes))
+    workspace = str(whole.launching.workspace.folder / name)
+    run = Run(name=name, workspace=workspace, config=whole.run.config.model_copy(update={"launch": launch}))
+    run.save()
+    return dataclasses.replace(whole, run=run, said="")
+
+
+def worker_killed(whole: Training, *, elastic: bool) -> Training:
+    """As when a node is lost: no SIGTERM, no grace."""
+    made = again(whole, "elastic" if elastic else "static", elastic=elastic, max_restarts=2)
+    process = made.until_killed()
+    worker = f"{made.job}-worker-{1 if elastic else 0}"
+    launching = made.launching
+    launching.cluster.core.delete_namespaced_pod(worker, launching.workspace.namespace, grace_period_seconds=0)
+    return made.finish(process)
+
+
+def abandoned(whole: Training) -> Training:
+    """The launcher is killed, and comes again only after the job has ended by itself."""
+    made = again(whole, "abandoned", lease_s=5, max_restarts=1)
+    made.until_killed().kill()
+
+    def runs() -> bool:
+        return any(pod.status.phase == "Running" for pod in made.launching.pods() if pod.metadata.name.startswith(name))
+
+    name = made.job
+    eventually(lambda: not runs(), within_s=60, what="end of the abandoned job")
+    steps = made.folder.glob("checkpoints/co_train/step-*/complete.json")
+    made.saved = max(int(path.parent.name.removeprefix("step-")) for path in steps)
+    return made.finish(made.start())
 
 
 @pytest.fixture(scope="module")
-def trainings(launching: Launching) -> Iterator[dict[str, concurrent.futures.Future[Any]]]:
+def trainings(launching: Launching) -> Iterator[dict[str, concurrent.futures.Future[Training]]]:
     """All of this module, two at a time: one waits or starts while another trains. More would only take the cores from each other."""
     with concurrent.futures.ThreadPoolExecutor(2) as pool:
-        yield {
-            "whole": pool.submit(whole_pipeline, launching),
-            "undisturbed": pool.submit(undisturbed, launching),
-            "static": pool.submit(worker_killed, launching, elastic=False),
-            "elastic": pool.submit(worker_killed, launching, elastic=True),
-            "abandoned": pool.submit(abandoned, launching),
-        }
+        made = {"undisturbed": pool.submit(undisturbed, launching)}
+        whole = made["undisturbed"].result()
+        made["static"] = pool.submit(worker_killed, whole, elastic=False)
+        made["elastic"] = pool.submit(worker_killed, whole, elastic=True)
+        made["abandoned"] = pool.submit(abandoned, whole)
+        yield made
 
 
-Trainings = dict[str, "concurrent.futures.Future[Any]"]
+Trainings = dict[str, "concurrent.futures.Future[Training]"]
 
 
 def test_two_pods_train_and_leave_a_checkpoint_and_a_manifest(trainings: Trainings) -> None:
@@ -168,7 +166,7 @@ def test_two_pods_train_and_leave_a_checkpoint_and_a_manifest(trainings: Trainin
 
 
 def test_the_steps_after_training_read_what_the_pods_wrote(trainings: Trainings) -> None:
-    run: Run = trainings["whole"].result()
+    run = trainings["undisturbed"].result().run
     found = {step: manifest for step in ("train", "evaluate", "publish") if (manifest := run.manifest_of(step))}
     assert storage.read_json(found["train"].output("curves"))["num_processes"] == 2
     assert found["evaluate"].inputs["train"] == found["train"].fingerprint

@@ -13,8 +13,8 @@ build_programs() {
         stamp+=" -X $package.gitVersion=v$KUBERNETES_VERSION -X $package.gitMajor=1 -X $package.gitMinor=${KUBERNETES_VERSION:2:2}"
         stamp+=" -X $package.gitTreeState=clean"
     done
-    build_module kubernetes "$stamp" "${KUBERNETES_PROGRAMS[@]/#/k8s.io/kubernetes/cmd/}" sigs.k8s.io/kwok/cmd/kwok ./coredns
-    build_module etcd "" go.etcd.io/etcd/server/v3
+    build_module kubernetes "$stamp" "${KUBERNETES_PROGRAMS[@]/#/k8s.io/kubernetes/cmd/}" sigs.k8s.io/kwok/cmd/kwok ./coredns \
+        go.etcd.io/etcd/server/v3
     build_module training-operator "" github.com/kubeflow/training-operator/cmd/training-operator.v1
 }
 
@@ -33,21 +33,19 @@ compile() {
     shift 2
     rm -rf "$out"
     mkdir -p "$out"
-    # Nobody debugs these programs, and the compiler has memory enough not to clean up after itself so often.
+    # Nobody debugs these programs, and the compiler has memory enough not to clean up after itself so often. Without inlining it needs a
+    # quarter less time; what the programs compute most with (standard library, merging and encoding of objects) keeps it.
     (cd "$MODULES/$name" && CGO_ENABLED=0 GOGC=400 GOFLAGS="${GOFLAGS:-} -mod=readonly" \
-        go build -gcflags=all=-dwarf=false -ldflags="-s -w $flags" -o "$out/" "$@")
-    # Go names a program after the last part of its package's path.
-    case $name in
-    etcd) rename_program "$out" etcd ;;
-    training-operator) rename_program "$out" training-operator ;;
-    esac
+        go build "-gcflags=all=-dwarf=false -l" -gcflags={std,k8s.io/apimachinery/...,sigs.k8s.io/...,google.golang.org/protobuf/...}=-dwarf=false \
+        -ldflags="-s -w $flags" -o "$out/" "$@")
+    # Go names a program after the last part of its package's path that isn't a version.
+    rename_program "$out" server etcd
+    rename_program "$out" training-operator.v1 training-operator
     mv "$out"/* "$BIN/" # in one move a program: a running one keeps its file
     rmdir "$out"
 }
 
-# rename_program FOLDER NAME: the only file in a folder.
+# rename_program FOLDER NAME NEW: if it is there.
 rename_program() {
-    local found
-    found=$(ls "$1")
-    [[ $found == "$2" ]] || mv "$1/$found" "$1/$2"
+    [[ ! -f $1/$2 ]] || mv "$1/$2" "$1/$3"
 }

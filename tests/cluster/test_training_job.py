@@ -71,39 +71,67 @@ class Training:
         return self
 
 
-def undisturbed(launching: Launching) -> Training:
-    """A pipeline by the command line, as from a laptop: the steps run here, training in pods, and the steps after it read what they wrote."""
-    folder = launching.workspace.folder / "whole"
-    launch = launching.settings(nodes=2)
-    flat = {name: value for name, value in launch.items() if name not in ("volumes", "env")}
-    settings = {
-        "data.tables": f"{folder}/tables", "semantic_ids.num_codes": 16, "semantic_ids.max_epochs": 5, "model.dim": 16, "model.num_layers": 1,
-        "training.schedule": "co_train", "training.num_processes": 2, "training.num_negatives": 32, "training.batch_size": 8,
-        "training.epochs": NUM_EPOCHS, "training.patience": NUM_EPOCHS, "training.checkpoint_every_steps": 4, "gate.beat_popularity": "false",
-        **{f"launch.{name}": value for name, value in flat.items()},
-        "launch.volumes": json.dumps(launch["volumes"]), "launch.env": json.dumps(launch["env"]),
-    }  # fmt: skip
-    commands = (
-        ["data", "synthetic", "tables", "--users=60", "--items=150", "--days=12", "--seed=1", "--events-per-user=15"],
-        [
-            "run",
-            "--preset=small",
-            f"--workspace={folder}/w",
-            "--name=undisturbed",
-            *(f"--set={name}={value}" for name, value in settings.items()),
-        ],
-    )
-    folder.mkdir()
-    for command in commands:
-        ended = subprocess.run(
-            [CLRFLOW, *command], cwd=folder, env={**os.environ, "KUBECONFIG": str(launching.cluster.kubeconfig)}, capture_output=True,
-            text=True, timeout=400, check=False,
-        )  # fmt: skip
-        said = ended.stdout + ended.stderr
-        assert ended.returncode == 0, said
-    run = Run.load(f"{folder}/w/runs/undisturbed")
-    inputs = {step: manifest.uri for step in ("validate_data", "bootstrap", "semantic_ids") if (manifest := run.manifest_of(step))}
-    return Training(launching=launching, run=run, inputs=inputs, said=said)
+class Pipeline:
+    """A whole pipeline by the command line, as from a laptop: the steps run here, training in pods, and later steps read what they wrote."""
+
+    def __init__(self, launching: Launching):
+        self.launching, self.folder = launching, launching.workspace.folder / "whole"
+        self.folder.mkdir()
+        launch = launching.settings(nodes=2)
+        flat = {name: value for name, value in launch.items() if name not in ("volumes", "env")}
+        settings = {
+            "data.tables": f"{self.folder}/tables", "semantic_ids.num_codes": 16, "semantic_ids.max_epochs": 5, "model.dim": 16,
+            "model.num_layers": 1, "training.schedule": "co_train", "training.num_processes": 2, "training.num_negatives": 32,
+            "training.batch_size": 8, "training.epochs": NUM_EPOCHS, "training.patience": NUM_EPOCHS, "training.checkpoint_every_steps": 4,
+            "gate.beat_popularity": "false", **{f"launch.{name}": value for name, value in flat.items()},
+            "launch.volumes": json.dumps(launch["volumes"]), "launch.env": json.dumps(launch["env"]),
+        }  # fmt: skip
+        with self._start(
+            "data", "synthetic", "tables", "--users=60", "--items=150", "--days=12", "--seed=1", "--events-per-user=15"
+        ) as made:
+            assert made.wait(120) == 0, self.said
+        workspace = f"--workspace={self.folder}/w"
+        self.process = self._start(
+            "run", "--preset=small", workspace, "--name=undisturbed", *(f"--set={n}={v}" for n, v in settings.items())
+        )
+
+    def _start(self, *arguments: str) -> subprocess.Popen[bytes]:
+        with (self.folder / "log").open("ab") as log:
+            return subprocess.Popen(
+                [CLRFLOW, *arguments], cwd=self.folder, env={**os.environ, "KUBECONFIG": str(self.launching.cluster.kubeconfig)}, stdout=log,
+                stderr=subprocess.STDOUT,
+            )  # fmt: skip
+
+    @property
+    def said(self) -> str:
+        return (self.folder / "log").read_text(errors="replace")
+
+    def until_it_trains(self) -> Training:
+        """What the train step is asked for; it may not be done."""
+        uri = f"{self.folder}/w/runs/undisturbed"
+
+        def found() -> dict[str, str] | None:
+            assert self.process.poll() in (None, 0), self.said
+            inputs = {}
+            for step in ("validate_data", "bootstrap", "semantic_ids"):
+                manifest = Run.load(uri).manifest_of(step) if storage.exists(f"{uri}/run.json") else None
+                if manifest is None:
+                    return None
+                inputs[step] = manifest.uri
+            return inputs
+
+        inputs = eventually(found, within_s=240, what="results of the steps before training")
+        return Training(launching=self.launching, run=Run.load(uri), inputs=inputs)
+
+    def finish(self) -> Training:
+        code = self.process.wait(400)
+        assert code == 0, self.said
+        return dataclasses.replace(self.until_it_trains(), said=self.said)
+
+    def close(self) -> None:
+        if self.process.poll() is None:
+            self.process.terminate()
+            self.process.wait(60)
 
 
 def again(whole: Training, name: str, **changes: Any) -> Training:
@@ -142,14 +170,19 @@ def abandoned(whole: Training) -> Training:
 
 @pytest.fixture(scope="module")
 def trainings(launching: Launching) -> Iterator[dict[str, concurrent.futures.Future[Training]]]:
-    """All of this module, two at a time: one waits or starts while another trains. More would only take the cores from each other."""
-    with concurrent.futures.ThreadPoolExecutor(2) as pool:
-        made = {"undisturbed": pool.submit(undisturbed, launching)}
-        whole = made["undisturbed"].result()
-        made["static"] = pool.submit(worker_killed, whole, elastic=False)
-        made["elastic"] = pool.submit(worker_killed, whole, elastic=True)
-        made["abandoned"] = pool.submit(abandoned, whole)
-        yield made
+    """All of this module side by side, as one waits or starts while another trains."""
+    pipeline = Pipeline(launching)
+    try:
+        whole = pipeline.until_it_trains()
+        with concurrent.futures.ThreadPoolExecutor(3) as pool:
+            yield {
+                "undisturbed": pool.submit(pipeline.finish),
+                "static": pool.submit(worker_killed, whole, elastic=False),
+                "elastic": pool.submit(worker_killed, whole, elastic=True),
+                "abandoned": pool.submit(abandoned, whole),
+            }
+    finally:
+        pipeline.close()
 
 
 Trainings = dict[str, "concurrent.futures.Future[Training]"]

@@ -99,7 +99,7 @@ def eventually(found: Callable[[], Any], *, within_s: float, what: str) -> Any:
     while not (value := found()):
         if time.monotonic() > deadline:
             pytest.fail(f"{what}: not within {within_s:.0f} s")
-        time.sleep(0.2)
+        time.sleep(0.5)  # each look costs the API server and this process a good part of a core
     return value
 
 

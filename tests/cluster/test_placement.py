@@ -114,9 +114,9 @@ def test_an_autoscaled_job_whose_last_node_never_comes_fails_after_its_timeout_a
     cluster: TestCluster, api: Cluster, zones: Callable[..., str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("KUBECONFIG", str(cluster.kubeconfig))
-    chosen = fake_p5(zones(a=7, b=7), capacity="autoscaled", provision_timeout_s=4, namespace=api.namespace)
+    chosen = fake_p5(zones(a=7, b=7), capacity="autoscaled", provision_timeout_s=12, namespace=api.namespace)
     with pytest.raises(
-        ClrflowError, match=r"only 7 of 8 pods of job \S+ were scheduled.*launch\.provision_timeout_s=4: .*nodes are available"
+        ClrflowError, match=r"only 7 of 8 pods of job \S+ were scheduled.*launch\.provision_timeout_s=12: .*nodes are available"
     ):
         launch(request_of(chosen, str(tmp_path)), chosen)
     jobs = api.custom("kubeflow.org", "v1", "pytorchjobs")

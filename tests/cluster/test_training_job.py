@@ -25,7 +25,7 @@ from tests.cluster.launching import Launching, Process
 
 pytestmark = pytest.mark.cluster
 
-NUM_EPOCHS = 8
+NUM_EPOCHS = 12
 """Enough that a job outlives its lease by a while: an epoch takes about a second."""
 KILLED_IN = 2
 """Number of the epoch in which something is killed."""
@@ -82,7 +82,7 @@ class Pipeline:
         settings = {
             "data.tables": f"{self.folder}/tables", "semantic_ids.num_codes": 16, "semantic_ids.max_epochs": 5, "model.dim": 16,
             "model.num_layers": 1, "training.schedule": "co_train", "training.num_processes": 2, "training.num_negatives": 32,
-            "training.batch_size": 8, "training.epochs": NUM_EPOCHS, "training.patience": NUM_EPOCHS, "training.checkpoint_every_steps": 4,
+            "training.batch_size": 8, "training.epochs": NUM_EPOCHS, "training.patience": NUM_EPOCHS, "training.checkpoint_every_steps": 8,
             "gate.beat_popularity": "false", **{f"launch.{name}": value for name, value in flat.items()},
             "launch.volumes": json.dumps(launch["volumes"]), "launch.env": json.dumps(launch["env"]),
         }  # fmt: skip
@@ -170,11 +170,11 @@ def abandoned(whole: Training) -> Training:
 
 @pytest.fixture(scope="module")
 def trainings(launching: Launching) -> Iterator[dict[str, concurrent.futures.Future[Training]]]:
-    """All of this module side by side, as one waits or starts while another trains."""
+    """All of this module, two at a time: one waits or starts while another trains. More would only take the cores from each other."""
     pipeline = Pipeline(launching)
     try:
         whole = pipeline.until_it_trains()
-        with concurrent.futures.ThreadPoolExecutor(3) as pool:
+        with concurrent.futures.ThreadPoolExecutor(2) as pool:
             yield {
                 "undisturbed": pool.submit(pipeline.finish),
                 "static": pool.submit(worker_killed, whole, elastic=False),

@@ -54,7 +54,7 @@ def newest(table: Table, last: str, limit: int, number: str) -> Table:
     """One row for each of the newest `limit` numbers up to `table[last]`, counted from 1: joined on equality, where a range would be tried
     against every row of its key."""
     first = ibis.greatest(table[last] - limit + 1, 1)
-    return table.mutate(**{number: ibis.range(first, table[last] + 1).unnest().cast("int64")})
+    return table.mutate(**{number: ibis.range(first, table[last] + 1).cast("array<int64>").unnest()})
 
 
 def running(order_by: Any, group_by: Any = None) -> Any:

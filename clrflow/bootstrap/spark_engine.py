@@ -17,6 +17,7 @@ import ibis
 import numpy as np
 import pyarrow as pa
 import pyarrow.dataset as ds
+from ibis.backends.pyspark.datatypes import PySparkSchema
 
 from clrflow import storage
 from clrflow.bootstrap.engine import BUCKET, KeepsTables, Part, Result, Span, Work
@@ -76,7 +77,8 @@ class SparkEngine(KeepsTables):
 
     def append(self, name: str, rows: Table) -> None:
         schema = self.table(name).schema()
-        self._kept[name].append(self._written(name, self._frame(rows.select(*schema.names).cast(dict(schema.items())))))
+        rows = rows.select(*schema.names).cast(dict(schema.items()))
+        self._kept[name].append(self._written(name, self._frame(rows)))
         self._again(name)
 
     def table(self, name: str) -> Table:
@@ -88,7 +90,12 @@ class SparkEngine(KeepsTables):
                 self.backend.drop_view(self._prefix + name, force=True)
 
     def arrow(self, expression: Table) -> pa.Table:
-        return self._frame(expression).toArrow().cast(expression.schema().to_pyarrow())
+        # Ibis takes Spark's times, which are instants, for times without a zone.
+        fields = [
+            field.with_type(pa.timestamp("us", "UTC")) if pa.types.is_timestamp(field.type) else field
+            for field in expression.schema().to_pyarrow()
+        ]
+        return self._frame(expression).toArrow().cast(pa.schema(fields))
 
     def value(self, expression: Any) -> Any:
         return self.arrow(expression.name("value").as_table()).column("value")[0].as_py()
@@ -114,7 +121,9 @@ class SparkEngine(KeepsTables):
         return folder
 
     def _frame(self, expression: Table) -> Any:
-        return self.session.sql(self.backend.compile(expression))
+        """Rows whose columns have the types that Ibis believes them to have; Spark's own are at times narrower (an int for a sum)."""
+        frame = self.session.sql(self.backend.compile(expression))
+        return frame.select(*(frame[field.name].cast(field.dataType) for field in PySparkSchema.from_ibis(expression.schema())))
 
     def _written(self, name: str, frame: Any) -> str:
         """Compute a table into a folder: cached, its plan would stand in that of every table made from it, and a lost machine would cost all."""

@@ -35,9 +35,9 @@ def spark(tmp_path: Path) -> Iterator[Engine]:
     pytest.importorskip("pyspark")
     from clrflow.bootstrap.spark_engine import SparkEngine
 
-    with SparkEngine(SPARK, scratch=str(tmp_path / "spark")) as engine:
+    with SparkEngine(SPARK, scratch=str(tmp_path / "scratch")) as engine:
         yield engine
-    assert not list((tmp_path / "spark").iterdir())
+    assert not list((tmp_path / "scratch").iterdir())
 
 
 @pytest.fixture(scope="session", autouse=True)

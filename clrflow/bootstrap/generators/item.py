@@ -101,7 +101,7 @@ class ItemGenerator:
 
 def co_engagements(learnt: Table) -> Table:
     """Pairs of items in both directions: item_id, other_id, since (the later engagement's period), n."""
-    ahead = learnt.mutate(step=ibis.array(list(range(1, WINDOW + 1))).unnest().cast("int64"))
+    ahead = learnt.mutate(step=ibis.array(list(range(1, WINDOW + 1))).cast("array<int64>").unnest())
     ahead = ahead.select("user_id", "item_id", seq=ahead.seq + ahead.step)
     later = learnt.view().select("user_id", "seq", "period", other_id="item_id")
     pairs = ahead.join(later, ["user_id", "seq"])

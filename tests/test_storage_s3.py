@@ -274,10 +274,8 @@ class TestCredentialsThatRunOut:
             rows += batch["id"].to_pylist()
             if number == 4:  # half of it is read: the first key comes to its end
                 assert calls.read_text() == "x"
-                for name in (
-                    "_advisory_refresh_timeout",
-                    "_mandatory_refresh_timeout",
-                ):  # seconds before the end that botocore fetches anew
+                # Seconds before their end from which botocore fetches new ones.
+                for name in ("_advisory_refresh_timeout", "_mandatory_refresh_timeout"):
                     monkeypatch.setattr(RefreshableCredentials, name, 7200)
                 faulty.refuse(KEYS["writer"])
         assert rows == list(range(1000))

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 
-from benchmarks.bootstrap.nested import one
 from clrflow.bootstrap.generators.medoids import greedy_medoids
+from clrflow.bootstrap.nesting import one_array
 from clrflow.bootstrap.settings import ItemGeneratorSettings
 from clrflow.data.tables import read_table
 
@@ -18,7 +18,7 @@ def content_vectors(uri: str) -> tuple[np.ndarray, np.ndarray]:
     """Item ids [N], sorted, and unit content vectors float32 [N, D]."""
     table = read_table(uri, ["item_id", "content_embedding"])
     ids = table.column("item_id").to_numpy()
-    flat = one(pa.chunked_array([chunk.flatten() for chunk in table.column("content_embedding").chunks]), pa.float32())
+    flat = one_array(pa.chunked_array([chunk.flatten() for chunk in table.column("content_embedding").chunks]), pa.float32())
     vectors = flat.to_numpy(zero_copy_only=False).reshape(len(ids), -1)
     if (np.diff(ids) < 0).any():
         order = np.argsort(ids)

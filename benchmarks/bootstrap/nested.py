@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from clrflow import storage
+from clrflow.bootstrap.nesting import one_array
 from clrflow.contracts import CANDIDATES, CONDITION, ITEM_STATISTICS, REQUESTS, TARGET, USER_STATES
 from clrflow.data.tables import write_table
 from clrflow.manifest import Output
@@ -93,8 +94,8 @@ def _candidates(flat: Flat) -> Iterator[pa.Table]:
     keys = flat.lists.column("list").to_numpy()
     numbers = np.unique(keys)
     offsets = pa.array(np.append(np.searchsorted(keys, numbers), len(keys)).astype(np.int32))
-    items = pa.ListArray.from_arrays(offsets, one(flat.lists.column("item_id"), pa.int64()))
-    scores = pa.ListArray.from_arrays(offsets, one(flat.lists.column("score"), pa.float32()))
+    items = pa.ListArray.from_arrays(offsets, one_array(flat.lists.column("item_id"), pa.int64()))
+    scores = pa.ListArray.from_arrays(offsets, one_array(flat.lists.column("score"), pa.float32()))
     asked = flat.asked.filter(pa.array(np.isin(flat.asked.column("list").to_numpy(), numbers)))
     for low in range(0, len(asked), QUERIES_A_RANGE):
         part = asked.slice(low, QUERIES_A_RANGE)
@@ -112,7 +113,7 @@ def _histories(flat: Flat, heads: pa.Table, max_history: int) -> dict[str, pa.Ar
     columns = {"items": ("item_id", REQUESTS), "actions": ("action", REQUESTS), "times": ("timestamp", REQUESTS)}
     return {
         f"history_{name}": pa.ListArray.from_arrays(
-            pa.array(offsets.astype(np.int32)), one(taken.column(column), schema.field(f"history_{name}").type.value_type)
+            pa.array(offsets.astype(np.int32)), one_array(taken.column(column), schema.field(f"history_{name}").type.value_type)
         )
         for name, (column, schema) in columns.items()
     }
@@ -123,7 +124,7 @@ def _conditions(flat: Flat, keys: np.ndarray, low: int, high: int) -> pa.Array:
     rows = flat.conditions.slice(first, last - first)
     place = flat.shown.column("place").to_numpy()
     bounds = np.searchsorted(place, np.arange(first, last + 1))
-    values = one(flat.shown.column("item_id").slice(bounds[0], bounds[-1] - bounds[0]), pa.int64())
+    values = one_array(flat.shown.column("item_id").slice(bounds[0], bounds[-1] - bounds[0]), pa.int64())
     items = pa.ListArray.from_arrays(pa.array((bounds - bounds[0]).astype(np.int32)), values)
     return _nest(rows.append_column("items", items), keys[first:last], low, high, CONDITION)
 
@@ -133,20 +134,12 @@ def _nest(rows: pa.Table, keys: np.ndarray, low: int, high: int, kind: pa.DataTy
     bounds = np.searchsorted(keys, np.arange(low, high + 1))
     part = rows.slice(bounds[0], bounds[-1] - bounds[0])
     if isinstance(kind, str):
-        values = one(part.column(kind), pa.int64())
+        values = one_array(part.column(kind), pa.int64())
     else:
         fields = [kind.field(place) for place in range(kind.num_fields)]
-        values = pa.StructArray.from_arrays([one(part.column(field.name), field.type) for field in fields], fields=fields)
+        values = pa.StructArray.from_arrays([one_array(part.column(field.name), field.type) for field in fields], fields=fields)
     return pa.ListArray.from_arrays(pa.array((bounds - bounds[0]).astype(np.int32)), values)
 
 
-def one(column: pa.ChunkedArray, kind: pa.DataType) -> pa.Array:
-    """A column as one array of a type; float64 is rounded to float32."""
-    array = column.combine_chunks()
-    if isinstance(array, pa.ChunkedArray):
-        array = pa.concat_arrays(array.chunks) if array.num_chunks else pa.array([], column.type)
-    return array if array.type == kind else array.cast(kind, safe=not pa.types.is_floating(kind))
-
-
 def _typed(table: pa.Table, schema: pa.Schema) -> pa.Table:
-    return pa.table([one(table.column(field.name), field.type) for field in schema], schema=schema)
+    return pa.table([one_array(table.column(field.name), field.type) for field in schema], schema=schema)

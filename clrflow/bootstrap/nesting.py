@@ -123,7 +123,7 @@ def _histories(heads: pa.Table, events: pa.Table, max_history: int) -> dict[str,
     taken = events.take(pa.array(places))
     ends = pa.array(offsets.astype(np.int32))
     return {
-        f"history_{name}": pa.ListArray.from_arrays(ends, _one(taken.column(column)))
+        f"history_{name}": pa.ListArray.from_arrays(ends, one_array(taken.column(column)))
         for name, column in (("items", "item_id"), ("actions", "action"), ("times", "timestamp"))
     }
 
@@ -135,7 +135,7 @@ def _conditions(rows: pa.Table, shown: pa.Table, ids: Ints) -> pa.Array:
     of_rows = (rows.column("query_id").to_numpy() - ids[0]) * width + rows.column("index").to_numpy()
     of_shown = (shown.column("query_id").to_numpy() - ids[0]) * width + shown.column("index").to_numpy()
     offsets = np.append(np.searchsorted(of_shown, of_rows), len(of_shown)).astype(np.int32)
-    items = pa.ListArray.from_arrays(pa.array(offsets), _one(shown.column("item_id"), pa.int64()))
+    items = pa.ListArray.from_arrays(pa.array(offsets), one_array(shown.column("item_id"), pa.int64()))
     named = pa.table(
         {
             "query_id": rows.column("query_id"), "type": rows.column("condition_type"), "id": rows.column("condition_id"), "items": items,
@@ -145,7 +145,7 @@ def _conditions(rows: pa.Table, shown: pa.Table, ids: Ints) -> pa.Array:
     return _nest(named, ids, CONDITION)
 
 
-def _one(column: pa.ChunkedArray, kind: pa.DataType | None = None) -> pa.Array:
+def one_array(column: pa.ChunkedArray, kind: pa.DataType | None = None) -> pa.Array:
     """A column as one array of a type; floats lose what float32 can't hold."""
     combined = column.combine_chunks()
     array = combined if isinstance(combined, pa.Array) else pa.concat_arrays(combined.chunks or [pa.array([], column.type)])
@@ -157,10 +157,10 @@ def _nest(rows: pa.Table, ids: Ints, kind: pa.DataType | str) -> pa.Array:
     keys = rows.column("query_id").to_numpy()
     offsets = np.append(np.searchsorted(keys, ids), len(keys)).astype(np.int32)
     if isinstance(kind, str):
-        values = _one(rows.column(kind), pa.int64())
+        values = one_array(rows.column(kind), pa.int64())
     else:
         fields = [kind.field(place) for place in range(kind.num_fields)]
-        values = pa.StructArray.from_arrays([_one(rows.column(field.name), field.type) for field in fields], fields=fields)
+        values = pa.StructArray.from_arrays([one_array(rows.column(field.name), field.type) for field in fields], fields=fields)
     return pa.ListArray.from_arrays(pa.array(offsets), values)
 
 
@@ -183,7 +183,7 @@ def _nest_lists(heads: pa.Table, lists: pa.Table) -> pa.Table:
     columns = {
         "request_id": heads.column("query_id"),
         **{name: heads.column(name) for name in ("generator", "condition_type", "condition_id")},
-        "items": pa.ListArray.from_arrays(offsets, _one(lists.column("item_id"), pa.int64())).take(chosen),
-        "scores": pa.ListArray.from_arrays(offsets, _one(lists.column("score"), pa.float32())).take(chosen),
+        "items": pa.ListArray.from_arrays(offsets, one_array(lists.column("item_id"), pa.int64())).take(chosen),
+        "scores": pa.ListArray.from_arrays(offsets, one_array(lists.column("score"), pa.float32())).take(chosen),
     }
     return pa.table(columns).select(CANDIDATES.names).cast(CANDIDATES)

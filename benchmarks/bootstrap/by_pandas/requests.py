@@ -7,7 +7,7 @@ import dataclasses
 import numpy as np
 import pandas as pd
 
-from benchmarks.bootstrap.by_pandas.frames import MICROSECONDS, Frame, categories, changes, frame, period_of, read
+from benchmarks.bootstrap.by_pandas.frames import MICROSECONDS, Frame, categories, changes, frame, period_of, read, without
 from clrflow.bootstrap.settings import BootstrapSettings, SplitSettings
 from clrflow.contracts import ITEM, TEST, TRAIN, VALIDATION
 from clrflow.data.settings import DataSettings
@@ -148,8 +148,7 @@ def _impressions(events: Frame, positive: np.ndarray, engaged: Frame, gap_minute
         owner = np.select([inside, to_next, to_last], [owner, query[after], query[before]], -1)
     found = pd.DataFrame({"query": owner, "item_id": events["item_id"].to_numpy()[shown], "shown_at": times[shown]})
     found = found[owner >= 0].groupby(["query", "item_id"], sort=False)["shown_at"].min().reset_index()
-    found = found.merge(engaged[["query", "item_id"]].drop_duplicates(), on=["query", "item_id"], how="left", indicator=True)
-    found = found[(found["_merge"] == "left_only").to_numpy()].drop(columns="_merge")
+    found = without(found, engaged, ["query", "item_id"])
     return found.sort_values(["query", "shown_at", "item_id"], ignore_index=True)
 
 

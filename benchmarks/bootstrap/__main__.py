@@ -16,6 +16,7 @@ from benchmarks.bootstrap.processes import Measured, need_disk
 from benchmarks.bootstrap.worlds import DEEP, ROOT, bootstrapped, figures, saved_run, synthetic, validated
 from benchmarks.harness import FULL, Claim, Result, Row, main, not_measured
 from clrflow import storage
+from clrflow.bootstrap.duckdb_engine import LISTS_AT_ONCE
 from clrflow.data import movielens
 from clrflow.data.tables import read_table
 from clrflow.errors import BadInput
@@ -29,8 +30,6 @@ COMPARED = M
 QUALITY = (M // 5, 20_000)
 """Events and items of the synthetic log on which the generators are judged."""
 MEMORY_GB = 6.0
-LISTS_AT_ONCE = 50_000
-"""Candidate lists that pandas makes at once, as many as the step."""
 TABLES = ("requests", "candidates", "item_statistics", "user_states")
 POSITIVE = ["click", "save"]
 

@@ -10,6 +10,7 @@ import time
 from typing import Any
 
 from clrflow.bootstrap.duckdb_engine import LISTS_AT_ONCE, DuckdbEngine
+from clrflow.bootstrap.expressions import between
 from clrflow.bootstrap.generators.base import View
 from clrflow.bootstrap.generators.item import DAMPING, WINDOW, ItemGenerator
 from clrflow.bootstrap.settings import BootstrapSettings
@@ -86,7 +87,7 @@ def by_generator(settings: BootstrapSettings, requests: str) -> dict[str, Any]:
         wanted, generator = engine.table("wanted"), ItemGenerator()
         con, started, sums, seconds = engine.backend.con, time.monotonic(), [], 0.0
         for low in range(0, number, LISTS_AT_ONCE):
-            part = engine.keep("wanted_now", wanted.filter((wanted.list_id >= low) & (wanted.list_id < low + LISTS_AT_ONCE)))
+            part = engine.keep("wanted_now", between(wanted, "list_id", low, low + LISTS_AT_ONCE))
             listed = generator.candidates(view, part)
             engine.keep("listed", listed.select("list_id", "item_id", "rank", "score"))
             seconds += time.monotonic() - started

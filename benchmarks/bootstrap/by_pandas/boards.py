@@ -8,8 +8,7 @@ import numpy as np
 
 from benchmarks.bootstrap.by_pandas.frames import Frame, as_of, best, newest, seconds, without
 from benchmarks.bootstrap.by_pandas.world import World
-
-BOARDS_AN_ITEM, ITEMS_A_BOARD, UNIT = 10, 5, float(2**40)
+from clrflow.bootstrap.generators.board import BOARDS_AN_ITEM, ITEMS_A_BOARD, UNIT
 
 
 def conditions(world: World) -> Frame:
@@ -55,7 +54,7 @@ def candidates(world: World, wanted: Frame, edges: Frame) -> Frame:
     mine = mine[(mine["entry"] <= mine["state"]).to_numpy()]
     visits = without(visits, mine, ["list", "item_id"])
     visits = visits.merge(starts.groupby("list", sort=False).size().rename("num_starts").reset_index(), on="list")
-    visits["score"] = visits["damped"] / (visits["num_starts"] * UNIT)
+    visits["score"] = visits["damped"] / (visits["num_starts"] * float(UNIT))
     order = [-visits["score"].to_numpy(), visits["item_id"].to_numpy()]
     return best(visits, world.settings.board.num_candidates, "list", order)[["list", "item_id", "rank", "score"]]
 
@@ -75,7 +74,7 @@ def _steps(origins: Frame, edges: Frame) -> Frame:
     second = second[["stop", "item_id"]].assign(board_fan=second["total"].clip(upper=ITEMS_A_BOARD)).rename(columns={"item_id": "other_id"})
     first = first.merge(stops, on=["board_id", "period"])[["origin", "stop", "fan"]]
     paths = first.merge(second, on="stop")
-    paths["share"] = np.floor(UNIT / (paths["fan"] * paths["board_fan"]))
+    paths["share"] = np.floor(float(UNIT) / (paths["fan"] * paths["board_fan"]))
     ends = paths.groupby(["origin", "other_id"], sort=False)["share"].sum().rename("probability").reset_index()
     ends["period"] = origins["period"].to_numpy()[ends["origin"]]
     ends = ends.merge(item_degrees.rename(columns={"item_id": "other_id"}), on=["period", "other_id"])

@@ -6,9 +6,8 @@ import numpy as np
 import pandas as pd
 
 from benchmarks.bootstrap.by_pandas.frames import Frame, as_of, best, newest, period_of, without
-from benchmarks.bootstrap.by_pandas.world import RECENT_ITEMS, World
-
-LEAST_ITEMS = 2
+from benchmarks.bootstrap.by_pandas.world import World
+from clrflow.bootstrap.generators.interest import LEAST_ITEMS, RECENT_ITEMS
 
 
 def conditions(world: World) -> Frame:

@@ -10,8 +10,7 @@ import pandas as pd
 from benchmarks.bootstrap.by_pandas.frames import Frame, best
 from benchmarks.bootstrap.by_pandas.world import World
 from benchmarks.bootstrap.medoids import content_vectors, medoids
-
-WINDOW, DAMPING = 5, 10
+from clrflow.bootstrap.generators.item import DAMPING, WINDOW
 
 
 def conditions(world: World) -> Frame:

@@ -8,13 +8,13 @@ import numpy as np
 import pandas as pd
 
 from benchmarks.bootstrap.by_pandas.frames import MICROSECONDS, Frame, categories, changes, frame, period_of, read, without
+from clrflow.bootstrap.expressions import REQUEST_BITS
 from clrflow.bootstrap.settings import BootstrapSettings, SplitSettings
 from clrflow.contracts import ITEM, TEST, TRAIN, VALIDATION
 from clrflow.data.settings import DataSettings
 from clrflow.data.tables import read_table
 
 DAY = 86_400 * MICROSECONDS
-REQUEST_BITS = 32
 COLUMNS = ["user_id", "item_id", "timestamp", "event_order", "action", "generator", "condition_type", "condition_id"]
 
 

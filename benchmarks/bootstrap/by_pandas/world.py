@@ -10,11 +10,10 @@ import pandas as pd
 
 from benchmarks.bootstrap.by_pandas.frames import Frame, as_of, period_of, read
 from benchmarks.bootstrap.by_pandas.requests import Cut, read_items
+from clrflow.bootstrap.generators.interest import RECENT_ITEMS
 from clrflow.bootstrap.settings import BootstrapSettings
 from clrflow.contracts import TRAIN
 from clrflow.data.tables import read_table
-
-RECENT_ITEMS = 50
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import polars as pl
 
-from benchmarks.bootstrap.by_pandas.boards import BOARDS_AN_ITEM, ITEMS_A_BOARD, UNIT
 from benchmarks.bootstrap.by_polars.frames import MICROSECONDS, PLACE, as_of, best, newest
 from benchmarks.bootstrap.by_polars.world import World
+from clrflow.bootstrap.generators.board import BOARDS_AN_ITEM, ITEMS_A_BOARD, UNIT
 
 ACTIVE = (pl.col("added_at") < pl.col("requested_at")) & (pl.col("requested_at") <= pl.col("until"))
 
@@ -46,7 +46,7 @@ def candidates(world: World, wanted: pl.DataFrame, edges: pl.DataFrame) -> pl.Da
     mine = asked.join(own, on="condition_id").filter(pl.col("entry") <= pl.col("state"))
     visits = visits.join(mine, on=["list", "item_id"], how="anti")
     visits = visits.join(starts.group_by("list").agg(num_starts=pl.len().cast(pl.Int64)), on="list")
-    scored = visits.select("list", "item_id", score=pl.col("visits") / (pl.col("num_starts") * UNIT))
+    scored = visits.select("list", "item_id", score=pl.col("visits") / (pl.col("num_starts") * float(UNIT)))
     return best(scored, world.settings.board.num_candidates, "list", ["score", "item_id"], [True, False]).collect(engine="streaming")
 
 
@@ -66,7 +66,7 @@ def _steps(origins: pl.DataFrame, edges: pl.DataFrame) -> pl.DataFrame:
     second = by_board.join(graph.select("board_id", "in_board", other_id="item_id"), on=["board_id", "in_board"])
     second = second.select("stop", "other_id", board_fan=pl.min_horizontal(pl.col("total"), pl.lit(ITEMS_A_BOARD, pl.Int64)))
     paths = first.lazy().join(stops.lazy(), on=["board_id", "period"]).select("origin", "stop", "fan").join(second, on="stop")
-    share = (UNIT / (pl.col("fan") * pl.col("board_fan"))).floor()
+    share = (float(UNIT) / (pl.col("fan") * pl.col("board_fan"))).floor()
     ends = paths.group_by("origin", "other_id").agg(probability=share.sum())
     ends = ends.join(origins.lazy().select("origin", "period"), on="origin")
     ends = ends.join(item_degrees.lazy().rename({"item_id": "other_id"}), on=["period", "other_id"])

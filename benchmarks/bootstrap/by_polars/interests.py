@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import polars as pl
 
-from benchmarks.bootstrap.by_pandas.interests import LEAST_ITEMS
-from benchmarks.bootstrap.by_pandas.world import RECENT_ITEMS
 from benchmarks.bootstrap.by_polars.frames import PLACE, as_of, best, newest, period_of
 from benchmarks.bootstrap.by_polars.world import World
+from clrflow.bootstrap.generators.interest import LEAST_ITEMS, RECENT_ITEMS
 
 
 def conditions(world: World) -> pl.DataFrame:

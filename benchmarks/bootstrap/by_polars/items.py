@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import polars as pl
 
-from benchmarks.bootstrap.by_pandas.items import DAMPING, WINDOW
 from benchmarks.bootstrap.by_polars.frames import best
 from benchmarks.bootstrap.by_polars.world import World
 from benchmarks.bootstrap.medoids import content_vectors, medoids
+from clrflow.bootstrap.generators.item import DAMPING, WINDOW
 
 
 def conditions(world: World) -> pl.DataFrame:

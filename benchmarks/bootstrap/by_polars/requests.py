@@ -6,8 +6,9 @@ import dataclasses
 
 import polars as pl
 
-from benchmarks.bootstrap.by_pandas.requests import COLUMNS, DAY, REQUEST_BITS, Cuts, time_cuts
+from benchmarks.bootstrap.by_pandas.requests import COLUMNS, DAY, Cuts, time_cuts
 from benchmarks.bootstrap.by_polars.frames import MICROSECONDS, PLACE, period_of, read
+from clrflow.bootstrap.expressions import REQUEST_BITS
 from clrflow.bootstrap.settings import BootstrapSettings
 from clrflow.contracts import ITEM, TEST, TRAIN, VALIDATION
 from clrflow.data.settings import DataSettings

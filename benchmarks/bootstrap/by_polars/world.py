@@ -7,9 +7,9 @@ from collections.abc import Mapping
 
 import polars as pl
 
-from benchmarks.bootstrap.by_pandas.world import RECENT_ITEMS
 from benchmarks.bootstrap.by_polars.frames import FAR, PLACE, as_of, period_of, read
 from benchmarks.bootstrap.by_polars.requests import Cut
+from clrflow.bootstrap.generators.interest import RECENT_ITEMS
 from clrflow.bootstrap.settings import BootstrapSettings
 from clrflow.contracts import TRAIN
 

@@ -5,21 +5,30 @@ from __future__ import annotations
 import itertools
 import signal
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import pyarrow as pa
 
-from benchmarks.bootstrap import movielens_boards
 from benchmarks.bootstrap.heuristics import DEPTH
 from benchmarks.bootstrap.processes import Measured, need_disk
-from benchmarks.bootstrap.worlds import DEEP, ROOT, bootstrapped, figures, saved_run, synthetic, validated
+from benchmarks.bootstrap.worlds import (
+    ON_SPARK,
+    ROOT,
+    bootstrapped,
+    data_sets,
+    figures,
+    prepared,
+    saved_run,
+    synthetic,
+    validated,
+    without_spark,
+)
 from benchmarks.harness import FULL, Claim, Result, Row, main, not_measured
 from clrflow import storage
 from clrflow.bootstrap.duckdb_engine import LISTS_AT_ONCE
 from clrflow.data import movielens
 from clrflow.data.tables import read_table
-from clrflow.errors import BadInput
 from clrflow.progress import say
 
 M = 1_000_000
@@ -27,13 +36,11 @@ ITEMS = M
 SCALES = {"small": (M // 5, M), FULL: (M, 10 * M, 100 * M)}
 COMPARED = M
 """Events on which the peers run."""
-QUALITY = (M // 5, 20_000)
-"""Events and items of the synthetic log on which the generators are judged."""
+COMPARED_MEMORY = "500MB"
+"""What DuckDB may take there: it fills what it is given, and at 1 M events more brings no speed."""
 MEMORY_GB = 6.0
 TABLES = ("requests", "candidates", "item_statistics", "user_states")
 POSITIVE = ["click", "save"]
-
-BOARDS_SETTINGS = ("data.actions=[{name: tag}]", "bootstrap.interest.max_conditions=8")
 
 Found = tuple[Sequence[Row], list[Claim]]
 
@@ -42,14 +49,14 @@ def measure(size: str) -> Result:
     """Every part's rows and claims."""
     rows: list[Row] = []
     claims: list[Claim] = []
-    for part in (peers(size), co_engagement(), scale(size), pairs(), quality()):
-        rows += part[0]
-        claims += part[1]
+    for found, claimed in (peers(size), co_engagement(), scale(size), pairs(), quality(), engines()):
+        rows += found
+        claims += claimed
     return Result(rows=rows, claims=claims)
 
 
 def _compared() -> tuple[str, Measured, Measured]:
-    run = saved_run("synthetic", synthetic(COMPARED, ITEMS), "small")
+    run = saved_run("synthetic", synthetic(COMPARED, ITEMS), "small", (f"bootstrap.memory_limit={COMPARED_MEMORY}",))
     cleaned = validated(run)
     return run, cleaned, bootstrapped(run, cleaned)
 
@@ -170,8 +177,8 @@ def pairs() -> Found:
     """Bytes of the requests against bytes of the pairs that they stand for."""
     _, _, ours = _compared()
     sets = {"synthetic": ours.facts["tables"]["requests"]}
-    tables, _ = _prepared(movielens.prepare, "movielens-100k")
-    if tables:
+    tables, missing = prepared("movielens-100k", movielens.prepare)
+    if not missing:
         run = saved_run("movielens-100k", tables, "demo")
         sets["movielens-100k"] = bootstrapped(run, validated(run)).facts["tables"]["requests"]
     rows = []
@@ -191,7 +198,7 @@ def pairs() -> Found:
         saved = row["bytes of pairs over requests: in Arrow"]
         name = f"Arrow bytes of the pairs over those of the requests, {row['what']}"
         claims.append(Claim(name=name, goal="≥ 10", value=saved, holds=saved >= 10))
-    if not tables:
+    if missing:
         name = "Arrow bytes of the pairs over those of the requests, movielens-100k"
         claims.append(Claim(name=name, goal="≥ 10", value=None, holds=None, needs="MovieLens-100k, which can't be had here"))
     return rows, claims
@@ -199,17 +206,12 @@ def pairs() -> Found:
 
 def quality() -> Found:
     """Recall of the next engagement by generator, and what explains engagements, with lists of 500."""
-    sets: list[tuple[str, str, str, str, tuple[str, ...]]] = [
-        ("synthetic", synthetic(*QUALITY), "", "small", ()),
-        ("movielens-100k", *_prepared(movielens.prepare, "movielens-100k"), "demo", ()),
-        ("movielens-boards", *_prepared(movielens_boards.prepare, "movielens-boards"), "demo", BOARDS_SETTINGS),
-    ]
     rows: list[Row] = []
-    for name, tables, reason, preset, overrides in sets:
-        if not tables:
-            rows.append({"part": "quality", "what": f"{name}: skipped, {reason}"})
+    for one in data_sets():
+        if one.missing:
+            rows.append({"part": "quality", "what": f"{one.name}: skipped, {one.missing}"})
             continue
-        run = saved_run(f"{name}-deep", tables, preset, (*overrides, *DEEP))
+        run = one.run()
         cleaned = validated(run)
         written = bootstrapped(run, cleaned).facts["tables"]
         items = cleaned.facts["tables"]["items"]
@@ -217,7 +219,7 @@ def quality() -> Found:
         shares = found["explained"]
         rows.append(
             {
-                "part": "quality", "what": name, "held-out requests": found["recall"].pop("requests"), "engagements": shares.pop("engagements"),
+                "part": "quality", "what": one.name, "held-out requests": found["recall"].pop("requests"), "engagements": shares.pop("engagements"),
                 **{f"{generator} recall@{DEPTH}": value for generator, value in found["recall"].items()},
                 **{f"share by {source}": value for source, value in shares.items()},
             }
@@ -225,15 +227,30 @@ def quality() -> Found:
     return rows, []
 
 
-def _prepared(prepare: Callable[[str], Any], name: str) -> tuple[str, str]:
-    """Folder of a data set and "", or "" and why it can't be had here."""
-    folder = str(ROOT / name)
-    try:
-        prepare(folder)
-    except BadInput as error:
-        say(f"{name}: left out: {error}")
-        return "", str(error).splitlines()[0]
-    return folder, ""
+def engines() -> Found:
+    """DuckDB and Spark on the same clean tables of all data sets: equal rows."""
+    name, reason = "rows in which Spark's tables differ from DuckDB's", without_spark()
+    if reason:
+        say(f"Spark: left out: {reason}")
+        return [{"part": "engines", "what": f"skipped, {reason}"}], [Claim(name=name, goal="0", value=None, holds=None, needs=reason)]
+    rows: list[Row] = []
+    for one in data_sets():
+        if one.missing:
+            rows.append({"part": "engines", "what": f"{one.name}: skipped, {one.missing}"})
+            continue
+        cleaned = validated(one.run())
+        duckdb, spark = bootstrapped(one.run(), cleaned), bootstrapped(one.run(*ON_SPARK), cleaned)
+        unlike = _differences(duckdb, spark)
+        for engine, found in (("duckdb", duckdb), ("spark", spark)):
+            rows.append(
+                {
+                    "part": "engines", "what": one.name, "engine": engine, "requests": found.facts["rows"]["requests"],
+                    "lists": found.facts["rows"]["candidates"], "seconds": found.seconds, "peak GB": found.peak_gb,
+                    "rows unlike DuckDB's": sum(unlike.values()) if found is spark else 0,
+                }
+            )  # fmt: skip
+    unlike_rows = sum(row.get("rows unlike DuckDB's", 0) for row in rows)
+    return rows, [Claim(name=name, goal="0", value=unlike_rows, holds=unlike_rows == 0)]
 
 
 if __name__ == "__main__":

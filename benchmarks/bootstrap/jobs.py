@@ -46,7 +46,8 @@ def _step(name: str, run: str, inputs: dict[str, str]) -> dict[str, Any]:
     seconds = time.monotonic() - started
     tables = {table: output.uri for table, output in manifest.outputs.items()}
     sizes = {table: output.num_bytes for table, output in manifest.outputs.items()}
-    return {"seconds": seconds, "uri": manifest.uri, "tables": tables, "bytes": sizes, "facts": manifest.facts}
+    rows = {table: output.num_rows for table, output in manifest.outputs.items()}
+    return {"seconds": seconds, "uri": manifest.uri, "tables": tables, "bytes": sizes, "rows": rows, "facts": manifest.facts}
 
 
 def pandas(run: str, validated: str, folder: str, lists_at_once: int | None = None) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from clrflow.bootstrap.generators.medoids import greedy_medoids
 from clrflow.bootstrap.nesting import one_array
@@ -14,9 +15,9 @@ BATCH = 512
 """Queries whose medoids are computed at once; the step's own size."""
 
 
-def content_vectors(uri: str) -> tuple[np.ndarray, np.ndarray]:
-    """Item ids [N], sorted, and unit content vectors float32 [N, D]."""
-    table = read_table(uri, ["item_id", "content_embedding"])
+def content_vectors(uri: str, engaged: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Item ids [N], sorted, and unit content vectors float32 [N, D] of the `engaged` items."""
+    table = read_table(uri, ["item_id", "content_embedding"], filter=pc.field("item_id").isin(pa.array(np.unique(engaged))))
     ids = table.column("item_id").to_numpy()
     flat = one_array(pa.chunked_array([chunk.flatten() for chunk in table.column("content_embedding").chunks]), pa.float32())
     vectors = flat.to_numpy(zero_copy_only=False).reshape(len(ids), -1)

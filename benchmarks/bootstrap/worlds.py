@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import dataclasses
+import importlib.util
 import os
-from collections.abc import Sequence
+import shutil
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from benchmarks.bootstrap import movielens_boards
 from benchmarks.bootstrap.processes import Measured, measured
 from clrflow import storage
 from clrflow.config import load_config
+from clrflow.data import movielens
+from clrflow.errors import BadInput
+from clrflow.progress import say
 from clrflow.steps import Run
 
 ROOT = Path(os.environ.get("CLRFLOW_BENCH_WORKSPACE", "demo/bench-bootstrap")).absolute()
@@ -18,6 +25,13 @@ ROOT = Path(os.environ.get("CLRFLOW_BENCH_WORKSPACE", "demo/bench-bootstrap")).a
 DAYS, SEED = 20, 5
 ROWS_A_USER = 117
 """Events of a synthetic user: 39 engagements and two impressions beside each."""
+QUALITY = (200_000, 20_000)
+"""Events and items of the synthetic log on which the generators are judged."""
+BOARDS_SETTINGS = ("data.actions=[{name: tag}]", "bootstrap.interest.max_conditions=8")
+LOCAL_SPARK = (
+    "{spark.sql.shuffle.partitions: '4', spark.driver.memory: 4g, spark.driver.bindAddress: 127.0.0.1, spark.driver.host: 127.0.0.1}"
+)
+ON_SPARK = ("bootstrap.engine=spark", "bootstrap.spark.master=local[2]", f"bootstrap.spark.conf={LOCAL_SPARK}")
 DEEP = tuple(f"bootstrap.{kind}.num_candidates=500" for kind in ("interest", "item", "board"))
 
 
@@ -48,3 +62,49 @@ def validated(run: str) -> Measured:
 def bootstrapped(run: str, cleaned: Measured) -> Measured:
     """The step bootstrap of a run."""
     return figures("clrflow", run=run, validated=cleaned.facts["uri"])
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class DataSet:
+    """Raw tables with the settings that suit them."""
+
+    name: str
+    tables: str
+    missing: str = ""
+    """Why the data can't be had here; "" where they are."""
+    preset: str = "demo"
+    overrides: tuple[str, ...] = ()
+
+    def run(self, *more: str) -> str:
+        """URI of a saved run with candidate lists of 500."""
+        return saved_run(f"{self.name}-deep", self.tables, self.preset, (*self.overrides, *DEEP, *more))
+
+
+def data_sets() -> list[DataSet]:
+    """The logs on which generators are judged and engines compared."""
+    found = [DataSet(name="synthetic", tables=synthetic(*QUALITY), preset="small")]
+    for name, prepare, overrides in (
+        ("movielens-100k", movielens.prepare, ()),
+        ("movielens-boards", movielens_boards.prepare, BOARDS_SETTINGS),
+    ):
+        tables, missing = prepared(name, prepare)
+        found.append(DataSet(name=name, tables=tables, missing=missing, overrides=overrides))
+    return found
+
+
+def prepared(name: str, prepare: Callable[[str], Any]) -> tuple[str, str]:
+    """Folder of a data set and "", or "" and why it can't be had here."""
+    folder = str(ROOT / name)
+    try:
+        prepare(folder)
+    except BadInput as error:
+        say(f"{name}: left out: {error}")
+        return "", str(error).splitlines()[0]
+    return folder, ""
+
+
+def without_spark() -> str:
+    """Why Spark can't run here; "" where it can."""
+    if importlib.util.find_spec("pyspark") is None:
+        return "pyspark, which isn't installed (the extra clrflow[spark])"
+    return "" if shutil.which("java") else "Java on PATH"

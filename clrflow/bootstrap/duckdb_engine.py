@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import shutil
 import tempfile
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +22,10 @@ LISTS_AT_ONCE = 50_000
 """Candidate lists that exist at once; at 100 candidates a list about 5 million rows."""
 REQUESTS_AT_ONCE = 250_000
 """Requests, of one or more days, that are built together: what is kept between steps stays bounded, and a small log is one chunk."""
+
+
+SPANS_AT_ONCE = 2
+"""Spans that `each` works on at once; each holds its rows in memory, beside those that are being read."""
 
 
 class DuckdbEngine(KeepsTables):
@@ -91,8 +97,20 @@ class DuckdbEngine(KeepsTables):
         for name, part in parts.items():
             order = ", ".join(map(_quoted, part.order_by))
             queries[name] = f"SELECT * FROM ({self.backend.compile(part.table)}) WHERE {BUCKET} BETWEEN ? AND ? ORDER BY {order}"
-        for span in spans:
-            yield work({name: self.backend.con.execute(query, list(span)).to_arrow_table() for name, query in queries.items()})
+        # The engine reads the next span while threads work on those before it: numpy and Arrow leave the interpreter to others.
+        working: deque[Future[Result]] = deque()
+        with ThreadPoolExecutor(max_workers=SPANS_AT_ONCE) as pool:
+            try:
+                for span in spans:
+                    rows = {name: self.backend.con.execute(query, list(span)).to_arrow_table() for name, query in queries.items()}
+                    if len(working) == SPANS_AT_ONCE:
+                        yield working.popleft().result()
+                    working.append(pool.submit(work, rows))
+                while working:
+                    yield working.popleft().result()
+            finally:
+                for one in working:
+                    one.cancel()
 
     def scratch(self, name: str) -> str:
         return tempfile.mkdtemp(prefix=f"{name}-", dir=self.folder)

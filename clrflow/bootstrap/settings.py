@@ -102,7 +102,7 @@ class BootstrapSettings(Settings):
     """Held-out requests whose candidate lists are written for the evaluation; of more, so many are taken, evenly spread over the users."""
     engine: Literal["duckdb", "spark"] = "duckdb"
     """`duckdb`: this machine, spilling to disk. `spark`: many machines. Both give equal rows."""
-    memory_limit: str = "4GB"
+    memory_limit: str = "2GB"
     """Memory that DuckDB may use before it spills to disk; no effect with Spark."""
     spark: SparkSettings = SparkSettings()
     seed: int = 0

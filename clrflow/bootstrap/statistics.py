@@ -23,25 +23,28 @@ def item_statistics(items: Table, engagements: Table) -> Table:
     ).order_by("item_id")
 
 
-def as_of(counts: Table, periods: Table, key: str) -> Table:
-    """Running totals as they stood when a period began.
+def growth(counts: Table, key: str) -> Table:
+    """Running totals and how long they stood. `counts` has key, period and n (what happened in the period).
 
-    `counts` has key, period and n (what happened in the period); `periods` has the periods that are asked for. Returns period, key and total:
-    the sum of n over earlier periods, where it isn't 0.
+    Returns key, total, since, until: the total as it stood when any of the periods in (since, until] began.
     """
     grouped = counts.group_by([key, "period"]).aggregate(n=total(counts.n))
     order = ibis.window(group_by=key, order_by="period")
     steps = grouped.mutate(total=total(grouped.n, running("period", key)), until=grouped["period"].lead().over(order).fill_null(FOR_EVER))
-    steps = steps.select(key, "total", since="period", until="until")
+    return steps.filter(steps.total != 0).select(key, "total", since="period", until="until")
+
+
+def as_of(grown: Table, periods: Table, key: str) -> Table:
+    """Of a table from `growth` what stood when a period began, for the periods of `periods`: period, key, total; none where it is 0."""
     wanted = periods.select("period").distinct()
-    joined = steps.join(wanted, [steps.since < wanted["period"], wanted["period"] <= steps.until])
-    return joined.filter(joined.total != 0).select("period", key, "total")
+    joined = grown.join(wanted, [grown.since < wanted["period"], wanted["period"] <= grown.until])
+    return joined.select("period", key, "total")
 
 
-def popularity(learnt: Table, periods: Table, lookback: int | None) -> Table:
-    """Learnt engagements of each item in the `lookback` periods before each period (None: in all before it): period, item_id, total."""
+def popularity_growth(learnt: Table, lookback: int | None) -> Table:
+    """Learnt engagements of each item in the `lookback` periods before a period (None: in all before it), as `growth` of item_id."""
     counts = learnt.group_by(["item_id", "period"]).aggregate(n=learnt.count())
     if lookback is not None:
         # What happened in period p is taken back when it falls out: it counts last for period p + lookback.
         counts = counts.union(counts.select("item_id", period=(counts["period"] + lookback).cast("int64"), n=-counts.n))
-    return as_of(counts, periods, "item_id")
+    return growth(counts, "item_id")

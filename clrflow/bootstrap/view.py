@@ -18,7 +18,7 @@ from clrflow.bootstrap.generators.interest import RECENT_ITEMS
 from clrflow.bootstrap.histories import recent_items
 from clrflow.bootstrap.requests import Cuts
 from clrflow.bootstrap.settings import BootstrapSettings
-from clrflow.bootstrap.statistics import popularity
+from clrflow.bootstrap.statistics import as_of, popularity_growth
 from clrflow.contracts import TRAIN
 
 
@@ -67,6 +67,7 @@ class Site:
         queries = engine.keep("queries", queries)
         length = max(RECENT_ITEMS, settings.item.recent_items)
         back = lookback_periods(settings)
+        grown = engine.once("popularity_growth", lambda: popularity_growth(self.learnt, back))
         return View(
             engine=engine,
             settings=settings,
@@ -74,7 +75,7 @@ class Site:
             recent=engine.keep("recent", recent_items(queries, self.engagements, length, settings.lookback_days)),
             history=self.engagements,
             learnt=self.learnt,
-            popularity=engine.keep("popularity", popularity(self.learnt, queries, back)),
+            popularity=engine.keep("popularity", as_of(grown, queries, "item_id")),
             items=self.items,
             items_uri=self.items_uri,
             item_interests=self.item_interests,

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from clrflow.bootstrap.generators.board import BoardGenerator
+from clrflow.bootstrap.generators.item import ItemGenerator
 from clrflow.bootstrap.report import render
 from clrflow.bootstrap.settings import BootstrapSettings
 from clrflow.contracts import CANDIDATES, ITEM_STATISTICS, REQUESTS, USER_STATES
@@ -43,6 +46,19 @@ def test_the_outputs_are_what_the_contracts_say(outcome: Outcome) -> None:
         assert known == sorted(known, key=lambda one: (order[one["type"]], -one["score"]))
         assert all(-1 <= target["condition"] < len(row["conditions"]) for target in row["targets"])
     assert outcome.quality.facts()["splits"]["train"]["requests"] == sum(row["split"] == "train" for row in rows)
+
+
+def test_lists_that_are_ruled_out_beforehand_hold_nothing_that_was_engaged(
+    outcome: Outcome, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for generator in (BoardGenerator, ItemGenerator):
+        monkeypatch.setattr(generator, "holding", lambda *_: None)
+    world = World(folder=tmp_path)
+    fill_outcome(world)
+    all_made = world.run(split=BY_TIME)
+    assert all_made.fingerprints == outcome.fingerprints
+    explained = {target["generator"] for row in outcome.requests() for target in row["targets"]}
+    assert {"board", "item"} <= explained
 
 
 def test_histories_are_all_the_users_earlier_engagements_in_order(outcome: Outcome) -> None:

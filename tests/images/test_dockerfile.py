@@ -15,7 +15,7 @@ from clrflow.launch import worker
 ROOT = Path(__file__).parents[2]
 DOCKERFILE = ROOT / "images" / "Dockerfile"
 TARGETS = [line.split() for line in (ROOT / "images" / "targets.txt").read_text().splitlines()]
-FINAL = [target for target, _, _ in TARGETS]
+FINAL = [*(target for target, _, _ in TARGETS), "spark"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -81,7 +81,7 @@ def test_nothing_is_fetched_from_an_address_and_no_tag_moves() -> None:
 def test_every_installation_is_bound_to_pins() -> None:
     for stage in STAGES.values():
         for run in stage.all("RUN"):
-            for install in re.findall(r"(?:pip|install\"?|\$install)[^&]*", run):
+            for install in re.findall(r"(?:pip|(?<!apt-get )(?<!-)install\"?|\$install)[^&]*", run):
                 if " install " in f" {install} " or install.startswith("$install"):
                     assert re.search(r"==|-c |--no-index|-r kfp\.txt|no-cache-dir --only-binary :all:\"", install), install
 
@@ -111,6 +111,7 @@ def test_the_code_is_the_last_layer(target: str) -> None:
     ("target", "has", "has_not"),
     [
         ("data", {"base.txt", "data.txt", "kfp.txt", "launcher.txt"}, {"torch.txt", "train.txt"}),
+        ("spark", {"base.txt", "data.txt"}, {"torch.txt", "train.txt"}),
         ("torch-cpu", {"torch.txt", "train.txt", "data.txt", "kfp.txt", "launcher.txt"}, set()),
         ("trainer", {"torch.txt", "train.txt"}, {"kfp.txt", "launcher.txt", "data.txt"}),
         ("serving", {"torch.txt", "serving.txt"}, {"kfp.txt", "launcher.txt", "train.txt"}),

@@ -18,7 +18,7 @@ def conditions(world: World) -> Frame:
     recent = world.recent[(world.recent["age"] <= world.settings.item.recent_items).to_numpy()]
     distinct = recent.groupby(["query", "item_id"], sort=False)["age"].min().reset_index()
     distinct = distinct.iloc[np.lexsort((distinct["age"].to_numpy(), distinct["query"].to_numpy()))]
-    ids, vectors = content_vectors(world.items_uri)
+    ids, vectors = content_vectors(world.items_uri, distinct["item_id"].to_numpy())
     query, item, share = medoids(distinct["query"].to_numpy(), distinct["item_id"].to_numpy(), ids, vectors, world.settings.item)
     return pd.DataFrame({"query": query, "condition_id": item, "state": 0, "score": share})
 

@@ -14,7 +14,7 @@ def conditions(world: World) -> pl.DataFrame:
     """query, condition_id, state, score."""
     recent = world.recent.lazy().filter(pl.col("age") <= world.settings.item.recent_items)
     distinct = recent.group_by("query", "item_id").agg(pl.col("age").min()).sort("query", "age").collect()
-    ids, vectors = content_vectors(world.items_uri)
+    ids, vectors = content_vectors(world.items_uri, distinct["item_id"].to_numpy())
     query, item, share = medoids(distinct["query"].to_numpy(), distinct["item_id"].to_numpy(), ids, vectors, world.settings.item)
     return pl.DataFrame({"query": query, "condition_id": item, "score": share}).select(
         "query", "condition_id", pl.lit(0, pl.Int64).alias("state"), "score"

@@ -13,7 +13,7 @@ import ibis
 from clrflow.bootstrap.expressions import Table, best, newest, place_in, seconds_of
 from clrflow.bootstrap.generators.base import View, register
 from clrflow.bootstrap.settings import BootstrapSettings
-from clrflow.bootstrap.statistics import as_of
+from clrflow.bootstrap.statistics import as_of, growth
 from clrflow.contracts import BOARD
 
 BOARDS_AN_ITEM = 10
@@ -132,4 +132,5 @@ def _graph(view: View) -> Table:
 def _degrees(view: View, key: str, wanted: Table) -> Table:
     """Entries of each item or board before each wanted period: period, key, total."""
     edges = _graph(view)
-    return as_of(edges.group_by([key, "period"]).aggregate(n=edges.count()), wanted.select("period"), key)
+    grown = view.engine.once(f"{key}_degrees", lambda: growth(edges.group_by([key, "period"]).aggregate(n=edges.count()), key))
+    return as_of(grown, wanted, key)

@@ -11,7 +11,7 @@ import ibis
 from clrflow.bootstrap.expressions import Table, best, newest, period_of, period_seconds, place_in, total
 from clrflow.bootstrap.generators.base import View, register
 from clrflow.bootstrap.settings import BootstrapSettings
-from clrflow.bootstrap.statistics import as_of
+from clrflow.bootstrap.statistics import as_of, growth
 from clrflow.contracts import INTEREST
 
 RECENT_ITEMS = 50
@@ -83,7 +83,10 @@ class InterestGenerator:
 
         # The newest items before a period are the last ones of the interest's items in order of creation, so a count says where they are.
         born = view.engine.once("interest_births", lambda: self._births(view))
-        known = as_of(born.group_by(["condition_id", "period"]).aggregate(n=born.count()), asked, "condition_id")
+        grown = view.engine.once(
+            "interest_growth", lambda: growth(born.group_by(["condition_id", "period"]).aggregate(n=born.count()), "condition_id")
+        )
+        known = as_of(grown, asked, "condition_id")
         fresh = newest(asked.join(known, keys), "total", settings.num_candidates, "number")
         fresh = fresh.join(born.select("condition_id", "item_id", "number"), ["condition_id", "number"])
         fresh = fresh.anti_join(popular, ["list_id", "item_id"])

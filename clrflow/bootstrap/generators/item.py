@@ -54,7 +54,7 @@ class ItemGenerator:
         found = engine.arrow(distinct.group_by(BUCKET).aggregate(n=distinct.query_id.nunique()).order_by(BUCKET))
         sizes = dict(zip(found.column(BUCKET).to_pylist(), found.column("n").to_pylist(), strict=True))
         work = Medoids(
-            vectors=engine.shared("content_vectors", lambda folder: write_content_vectors(view.items_uri, folder)),
+            vectors=engine.shared("content_vectors", lambda folder: self._write_vectors(view, folder)),
             folder=engine.scratch("medoids"),
             recent_items=settings.recent_items,
             num_medoids=settings.max_conditions,
@@ -67,6 +67,10 @@ class ItemGenerator:
         engine.drop("recent_distinct")
         medoids = engine.parquet("medoids", work.folder)
         return medoids.mutate(state=ibis.literal(0, "int64"))
+
+    def _write_vectors(self, view: View, folder: str) -> None:
+        engaged = view.engine.arrow(view.history.select("item_id").distinct().order_by("item_id"))
+        write_content_vectors(view.items_uri, engaged.column("item_id").to_numpy(), folder)
 
     def candidates(self, view: View, wanted: Table) -> Table:
         own = view.popularity.select("period", condition_id="item_id", own_total="total")

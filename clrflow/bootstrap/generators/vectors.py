@@ -1,4 +1,4 @@
-"""Unit content vectors of all items as two arrays on disk, which the workers of a bucket map into memory instead of carrying them along."""
+"""Unit content vectors of engaged items as two arrays on disk, which the workers of a bucket map into memory instead of carrying them along."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
 from clrflow import storage
 from clrflow.data.tables import iter_batches
@@ -17,13 +18,20 @@ from clrflow.errors import DataError
 IDS, VECTORS = "item_ids.npy", "vectors.npy"
 
 
-def write_content_vectors(items_uri: str, folder: str) -> None:
-    """From clean items (sorted by item_id) to `folder`: ids [N] int64 and unit vectors [N, D] float32; memory: the vectors once."""
+def write_content_vectors(items_uri: str, wanted: npt.NDArray[np.int64], folder: str) -> None:
+    """From clean items (sorted by item_id) to `folder`: ids [N] int64 and unit vectors [N, D] float32 of those among `wanted` (sorted).
+
+    Memory: these vectors twice.
+    """
     ids, vectors = [], []
     for batch in iter_batches(items_uri, ["item_id", "content_embedding"]):
-        ids.append(batch.column("item_id").to_numpy())
-        flat = batch.column("content_embedding").flatten().to_numpy(zero_copy_only=False).astype(np.float32, copy=False)
-        rows = flat.reshape(len(batch), -1)
+        of_batch = batch.column("item_id").to_numpy()
+        is_wanted = np.isin(of_batch, wanted, assume_unique=True)
+        if not is_wanted.any():
+            continue
+        ids.append(of_batch[is_wanted])
+        chosen = batch.column("content_embedding").filter(pa.array(is_wanted))
+        rows = chosen.flatten().to_numpy(zero_copy_only=False).astype(np.float32, copy=False).reshape(len(chosen), -1)
         vectors.append(rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-12))
     all_ids = np.concatenate(ids)
     if not (np.diff(all_ids) > 0).all():

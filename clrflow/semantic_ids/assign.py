@@ -10,6 +10,7 @@ Next: tokenizer.py.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterator
 
 import numpy as np
 import torch
@@ -20,6 +21,8 @@ from clrflow.semantic_ids.quantiser import ResidualQuantiser
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
+CELLS_AT_ONCE = 1 << 22
+"""Numbers of a table of distances, or of differences, that exist at a time: 32 MB of float64."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -100,57 +103,85 @@ def _make_room(
     """Change `children` in place so that none holds more than `room`; returns the rows that moved, ascending."""
     num_codes = quantiser.num_codes
     keys, counts = np.unique(np.concatenate([children, taken_children]), return_counts=True)
-    wanted = np.unique(children)
-    full = np.intersect1d(keys[counts > room], wanted, assume_unique=True)
+    full = np.intersect1d(keys[counts > room], children)
     if len(full) == 0:
         return np.zeros(0, dtype=np.int64)
+    crowded = np.unique(full // num_codes)
+    rows = np.flatnonzero(np.isin(nodes, crowded))  # ascending, so in the order of item ids
+    # Equal vectors are told by the vectors, as sums in another order may differ in their last bits.
+    told = (points[rows].astype(np.float32) + np.float32(0)).view(np.int32)  # adding 0 makes -0 equal to 0
+    keyed = np.concatenate([nodes[rows, None], told], axis=1)
+    _, first, same = np.unique(keyed, axis=0, return_index=True, return_inverse=True)
+    same = same.reshape(-1)
     centres = quantiser.centres[level].cpu().numpy()
-    by_node, taken_sorted = np.argsort(nodes, kind="stable"), np.sort(taken_children)
-    sorted_nodes = nodes[by_node]
     moved = []
-    for node in np.unique(full // num_codes):
-        rows = by_node[slice(*np.searchsorted(sorted_nodes, [node, node + 1]))]  # ascending, so in the order of item ids
-        taken_here = taken_sorted[slice(*np.searchsorted(taken_sorted, [node * num_codes, (node + 1) * num_codes]))] - node * num_codes
-        rooms = room - np.bincount(taken_here, minlength=num_codes)
-        # Equal vectors are told by the vectors, as sums in another order may differ in their last bits.
-        _, first, same = np.unique(points[rows].astype(np.float32), axis=0, return_index=True, return_inverse=True)
-        costs = (
-            np.square(residuals[rows[first]][:, None, :] - centres).sum(2)
-            if len(first) * centres.size <= 1 << 24
-            else np.stack([np.square(residual - centres).sum(1) for residual in residuals[rows[first]]])
-        )
-        codes = _share_out(children[rows] % num_codes, costs, same.reshape(-1), rooms)
-        changed = codes != children[rows] % num_codes
-        children[rows] = node * num_codes + codes
-        moved.append(rows[changed])
+    # Vectors are sorted by prefix, so a run of them holds whole prefixes; of a prefix that is larger than a run all are looked at together.
+    prefix_of = np.searchsorted(crowded, nodes[rows[first]])
+    bounds = np.searchsorted(prefix_of, np.arange(len(crowded) + 1))
+    for low, high in _runs(bounds, max(1, CELLS_AT_ONCE // num_codes)):
+        vectors = slice(bounds[low], bounds[high])
+        mine = (same >= bounds[low]) & (same < bounds[high])
+        chosen = rows[mine]
+        place = np.searchsorted(crowded, nodes[chosen]) - low
+        taken_here = taken_children[np.isin(taken_children // num_codes, crowded[low:high])]
+        taken_place = np.searchsorted(crowded, taken_here // num_codes) - low
+        used = np.bincount(taken_place * num_codes + taken_here % num_codes, minlength=(high - low) * num_codes)
+        costs = _distances(residuals[rows[first[vectors]]], centres)
+        codes = _share_out(place, children[chosen] % num_codes, costs, same[mine] - bounds[low], room - used.reshape(-1, num_codes))
+        changed = codes != children[chosen] % num_codes
+        children[chosen] = nodes[chosen] * num_codes + codes
+        moved.append(chosen[changed])
     return np.sort(np.concatenate(moved))
 
 
-def _share_out(wanted: Ints, costs: Floats, same: Ints, rooms: Ints) -> Ints:
-    """Codes for the items of one prefix so that no code gets more than its room.
+def _runs(bounds: Ints, size: int) -> Iterator[tuple[int, int]]:
+    """Ranges [low, high) of prefixes that have at most `size` vectors together, or are one prefix."""
+    low = 0
+    while low < len(bounds) - 1:
+        high = max(low + 1, int(np.searchsorted(bounds, bounds[low] + size, side="right")) - 1)
+        yield low, high
+        low = high
 
-    wanted [items]: nearest code; costs [vectors, codes]: squared distances; same [items]: the item's row of `costs`; rooms [codes].
+
+def _distances(residuals: Floats, centres: Floats) -> Floats:
+    """Squared distances [vectors, codes], each summed alone: a product of matrices would round by the shape of the batch."""
+    rows = max(1, CELLS_AT_ONCE // centres.size)
+    parts = [np.square(residuals[at : at + rows, None, :] - centres).sum(2) for at in range(0, len(residuals), rows)]
+    return np.concatenate(parts)
+
+
+def _share_out(prefixes: Ints, wanted: Ints, costs: Floats, same: Ints, rooms: Ints) -> Ints:
+    """Codes for the items of some prefixes so that no code below a prefix gets more than its room.
+
+    prefixes [items]: the row of `rooms` that an item is in; wanted [items]: nearest code; costs [vectors, codes]: squared distances;
+    same [items]: the item's row of `costs`, which no two prefixes share; rooms [prefixes, codes].
     """
+    num_codes = rooms.shape[1]
+    room_of, prefix_of = rooms.reshape(-1), np.zeros(len(costs), dtype=np.int64)
+    prefix_of[same] = prefixes
+    offset = prefixes * num_codes
     codes = wanted.copy()
-    spare = rooms - np.bincount(wanted, minlength=len(rooms))
+    spare = rooms - np.bincount(offset + wanted, minlength=rooms.size).reshape(rooms.shape)
     # What an item would lose by moving decides who stays.
-    alternative = np.where(spare > 0, costs, np.inf).min(1)
+    alternative = np.where(spare[prefix_of] > 0, costs, np.inf).min(1)
     regret = np.where(np.isfinite(alternative), alternative, 0)[same] - costs[same, wanted]
-    stays = _within_room(wanted, regret, rooms)
-    left = rooms - np.bincount(wanted[stays], minlength=len(rooms))
+    stays = _within_room(offset + wanted, regret, room_of)
+    left = room_of - np.bincount((offset + wanted)[stays], minlength=rooms.size)
     waiting = np.flatnonzero(~stays)
     while len(waiting):
         vectors, rows = np.unique(same[waiting], return_inverse=True)
-        options = np.where(left > 0, costs[vectors], np.inf)
+        open_now = np.maximum(left, 0).reshape(rooms.shape)[prefix_of[vectors]]
+        options = np.where(open_now > 0, costs[vectors], np.inf)
         ranking = np.argsort(options, axis=1, kind="stable")
         # Equal vectors would all ask for one code: the n-th of them asks for what is left when n before it were served.
-        place = np.cumsum(np.maximum(left, 0)[ranking], axis=1)
+        place = np.cumsum(np.take_along_axis(open_now, ranking, axis=1), axis=1)
         turn = _turn_in_group(rows)
         position = (place[rows] > turn[:, None]).argmax(1)
         asked = ranking[rows, position]
-        served = _within_room(asked, -options[rows, asked], np.maximum(left, 0))
+        keys = offset[waiting] + asked
+        served = _within_room(keys, -options[rows, asked], np.maximum(left, 0))
         codes[waiting[served]] = asked[served]
-        left = left - np.bincount(asked[served], minlength=len(left))
+        left = left - np.bincount(keys[served], minlength=len(left))
         waiting = waiting[~served]
     return codes
 

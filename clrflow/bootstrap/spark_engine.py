@@ -140,9 +140,9 @@ class SparkEngine(KeepsTables):
         return self.backend.table(self._prefix + name)
 
     def _spark_uri(self, uri: str) -> str:
-        """Spark reaches S3 by the name s3a."""
+        """Spark reaches S3 by the name s3a, and takes paths as they are: `day=` is no `day%3D`."""
         if storage.is_local(uri):
-            return storage.local_path(uri).as_uri()
+            return f"file://{storage.local_path(uri)}"
         return "s3a://" + uri.removeprefix("s3://") if uri.startswith("s3://") else uri
 
 

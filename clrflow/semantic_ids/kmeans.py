@@ -11,12 +11,18 @@ Next: quantiser.py (levels of such codebooks).
 from __future__ import annotations
 
 import dataclasses
+import functools
+import os
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 
 import torch
 from torch import Tensor
 
-CELLS_PER_CHUNK = 1 << 22
-"""Distances held at a time: 16 MB of float32."""
+CELLS_PER_CHUNK = 1 << 20
+"""Distances held at a time: 4 MB of float32, which stay in a core's cache."""
+MAX_THREADS = 16
+"""Threads that look for nearest centres where torch itself has one (OMP_NUM_THREADS=1, as in every pod)."""
 SAMPLE_PER_CENTRE = 64
 """Vectors a centre that fitting looks at; more change the centres by less than their own noise."""
 PRICED_PER_CENTRE = 16
@@ -42,18 +48,56 @@ class Centres:
 def nearest(vectors: Tensor, centres: Tensor, prices: Tensor, tolerance: float = 0.0) -> tuple[Tensor, Tensor]:
     """Code and squared distance of each vector, least distance plus price, the lower code on ties (of up to `tolerance`).
 
-    vectors [rows, dim], centres [codes, dim], prices [codes], all of one dtype → int64 [rows], [rows].
+    vectors [rows, dim], centres [codes, dim], prices [codes], all finite and of one dtype → int64 [rows], [rows].
     """
     offsets = centres.square().sum(1) + prices
-    rows = max(1, CELLS_PER_CHUNK // len(centres))
-    codes = torch.cat([_cheapest(torch.addmm(offsets, part, centres.T, alpha=-2), tolerance) for part in vectors.split(rows)])
+
+    def quickly(part: Tensor) -> Tensor:
+        return _cheapest(torch.addmm(offsets, part, centres.T, alpha=-2))
+
+    find = _Certain(centres, offsets, tolerance) if vectors.dtype == torch.float64 else quickly
+    codes = torch.cat(list(_each(find, vectors.split(max(1, CELLS_PER_CHUNK // len(centres))))))
     return codes, (vectors - centres[codes]).square().sum(1)
 
 
-def _cheapest(costs: Tensor, tolerance: float) -> Tensor:
-    if not tolerance:
-        return costs.argmin(1)
-    return (costs <= costs.min(1, keepdim=True).values + tolerance).to(torch.uint8).argmax(1)
+def _each(work: Callable[[Tensor], Tensor], parts: Sequence[Tensor]) -> Iterator[Tensor]:
+    """`work` of each part, in order. The parts are the same whatever the number of threads, and so is each result to the last bit."""
+    if len(parts) == 1 or parts[0].device.type != "cpu" or torch.get_num_threads() > 1:
+        return map(work, parts)
+    return _threads().map(work, parts)
+
+
+@functools.cache
+def _threads() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(max_workers=min(MAX_THREADS, len(os.sched_getaffinity(0))), thread_name_prefix="kmeans")
+
+
+class _Certain:
+    """Codes as float64 finds them: in float32, several times as fast, and in float64 where that can't tell."""
+
+    def __init__(self, centres: Tensor, offsets: Tensor, tolerance: float):
+        self.centres, self.offsets, self.tolerance = centres, offsets, tolerance
+        self.rough_centres, self.rough_offsets = centres.float(), offsets.float()
+        # Rounding of the inputs, of a product of `dim` terms in any order, and of its sum with the offset.
+        self.error = (centres.shape[1] + 4) * 2.0**-24
+        self.reach, self.shift = 2 * float(centres.square().sum(1).max().sqrt()), float(offsets.abs().max())
+
+    def __call__(self, vectors: Tensor) -> Tensor:
+        costs = torch.addmm(self.rough_offsets, vectors.float(), self.rough_centres.T, alpha=-2)
+        codes = _cheapest(costs)
+        least = costs.gather(1, codes[:, None])[:, 0]
+        second = costs.scatter_(1, codes[:, None], torch.inf).amin(1)
+        slack = self.error * (vectors.square().sum(1).sqrt() * self.reach + self.shift)
+        unclear = (second - least <= 2 * slack + self.tolerance).nonzero()[:, 0]
+        if len(unclear):
+            exact = torch.addmm(self.offsets, vectors[unclear], self.centres.T, alpha=-2)
+            codes[unclear] = (exact <= exact.amin(1, keepdim=True) + self.tolerance).to(torch.uint8).argmax(1)
+        return codes
+
+
+def _cheapest(costs: Tensor) -> Tensor:
+    """The code of the least cost of each row, the lower one on ties. On a CPU numpy finds it many times as fast as torch."""
+    return torch.from_numpy(costs.numpy().argmin(1)) if costs.device.type == "cpu" else costs.argmin(1)
 
 
 def tally(vectors: Tensor, codes: Tensor, num_codes: int) -> tuple[Tensor, Tensor]:

@@ -55,7 +55,7 @@ def _end_session() -> Iterator[None]:
 def test_both_engines_write_equal_files(tmp_path: Path, spark: Engine) -> None:
     found: dict[str, Any] = {}
     for name, engine in (("duckdb", None), ("spark", spark)):
-        world = World(folder=tmp_path / name)
+        world = World(folder=tmp_path / f"{name} day=1 é")
         fill_outcome(world)
         found[name] = world.run(engine=engine, split=BY_TIME)
     for name, table in found["duckdb"].tables.items():

@@ -18,6 +18,7 @@ from clrflow.errors import BadInput, ConfigError
 from clrflow.index.published import published_train
 from clrflow.progress import say
 from clrflow.run_names import name_for_job, new_run_name
+from clrflow.semantic_ids.previous import PUBLISHED, PUBLISHED_OR_NEW, published_tokenizer
 from clrflow.steps import Run
 
 _MACRO = re.compile(r"\[\[.*?\]\]|\{\{.*?\}\}")
@@ -92,7 +93,7 @@ def configure_run(
     checked = (
         _resumed(resume, workspace, changes) if resume else load_config(preset="" if config else preset, file=config, overrides=changes)
     )
-    ready = _with_absolute_tables(_with_first_schedule(checked, workspace))
+    ready = _with_absolute_places(_with_published(checked, workspace))
     run_name = run_name or (name_for_job(workspace, job) if job else new_run_name())
     # Last, so that a run with a wrong setting holds nothing.
     other = locks.take(workspace, lock, run_name) if lock else None
@@ -111,15 +112,25 @@ def _texts_of(config: str) -> dict[str, Any]:
     return {f"config ({path})": value for path, value in _leaves(found if isinstance(found, Mapping) else {})}
 
 
-def _with_first_schedule(config: PipelineConfig, workspace: str) -> PipelineConfig:
-    """training.frozen_table_from=published_or_auto decided, once and for all steps: the first run has no table that it could freeze."""
+def _with_published(config: PipelineConfig, workspace: str) -> PipelineConfig:
+    """training.frozen_table_from=published_or_auto and semantic_ids.tokenizer=published_or_new decided, once and for all steps.
+
+    The first run has no table that it could freeze and no ids to keep.
+    """
+    changes = []
+    if config.semantic_ids.tokenizer == PUBLISHED_OR_NEW:
+        kept = PUBLISHED if published_tokenizer(workspace) else ""
+        if not kept:
+            say(f"nothing is published in {workspace} yet: semantic ids are made anew")
+        changes.append(f"semantic_ids.tokenizer={kept}")
     training = config.training
-    if training.frozen_table_from != "published_or_auto":
-        return config
-    if training.schedule not in ("frozen", "delayed") or published_train(workspace):
-        return with_overrides(config, ["training.frozen_table_from=published"])
-    say(f"nothing is published in {workspace} yet: training.schedule={training.schedule} becomes auto, and validation picks")
-    return with_overrides(config, ["training.schedule=auto", "training.frozen_table_from="])
+    if training.frozen_table_from == "published_or_auto":
+        if training.schedule not in ("frozen", "delayed") or published_train(workspace):
+            changes.append("training.frozen_table_from=published")
+        else:
+            say(f"nothing is published in {workspace} yet: training.schedule={training.schedule} becomes auto, and validation picks")
+            changes += ["training.schedule=auto", "training.frozen_table_from="]
+    return with_overrides(config, changes) if changes else config
 
 
 def _resumed(resume: str, workspace: str, changes: list[str]) -> PipelineConfig:
@@ -136,7 +147,7 @@ def _resumed(resume: str, workspace: str, changes: list[str]) -> PipelineConfig:
     return with_overrides(Run.load(uri).config, changes)
 
 
-def _with_absolute_tables(config: PipelineConfig) -> PipelineConfig:
+def _with_absolute_places(config: PipelineConfig) -> PipelineConfig:
     """Steps run in other working directories, and a resumed run may start in another one."""
     if not config.data.tables:
         raise ConfigError(
@@ -144,6 +155,9 @@ def _with_absolute_tables(config: PipelineConfig) -> PipelineConfig:
         )
     raw = config.model_dump(mode="json")
     raw["data"]["tables"] = storage.absolute(config.data.tables)
+    for name in ("tokenizer", "start_from"):
+        if "/" in raw["semantic_ids"][name]:  # and not a word like `published`
+            raw["semantic_ids"][name] = storage.absolute(raw["semantic_ids"][name])
     return parse_config(raw, "run")
 
 

@@ -24,7 +24,7 @@ def demo() -> PipelineConfig:
             interest=InterestGeneratorSettings(max_conditions=2),
             granularity_days=7,
         ),
-        semantic_ids=SemanticIdSettings(num_codes=256, max_epochs=20),
+        semantic_ids=SemanticIdSettings(num_codes=256, latent_dim=64, max_epochs=20, patience=10),
         model=ModelSettings(max_history=64, semantic_rows=4096, board_rows=4096),
         training=TrainingSettings(epochs=3, num_processes=2),
     )
@@ -34,18 +34,18 @@ def small() -> PipelineConfig:
     """A synthetic or real log that fits one machine: a global time cut, three epochs."""
     return PipelineConfig(
         data=DataSettings(tables="tables"),
-        semantic_ids=SemanticIdSettings(num_codes=256),
+        semantic_ids=SemanticIdSettings(num_codes=256, latent_dim=64, patience=10),
         training=TrainingSettings(epochs=3),
     )
 
 
 def production() -> PipelineConfig:
-    """20 days of examples of a large site, each with 10 days before it; five levels of 2048 codes, tables of the published model frozen until
-    the last epoch."""
+    """20 days of examples of a large site, each with 10 days before it; five levels of 2048 codes, ids and tables of the published model, these frozen
+    until the last epoch."""
     return PipelineConfig(
         data=DataSettings(tables="tables", window_days=30),
         bootstrap=BootstrapSettings(lookback_days=10),
-        semantic_ids=SemanticIdSettings(num_codes=2048, batch_size=8192),
+        semantic_ids=SemanticIdSettings(num_codes=2048, max_epochs=5, tokenizer="published_or_new"),
         model=ModelSettings(dim=128, num_layers=4, num_heads=4, max_history=200, semantic_rows=10_000_000, board_rows=10_000_000),
         training=TrainingSettings(
             schedule="delayed",

@@ -59,7 +59,10 @@ STEPS: dict[str, Step] = {
             name="bootstrap", version=3, inputs=("validate_data",), settings=("data", "bootstrap"), code="clrflow.bootstrap.step:run",
             keeps_partial=True,
         ),
-        Step(name="semantic_ids", version=1, inputs=("validate_data",), settings=("semantic_ids",), code="clrflow.semantic_ids.step:run"),
+        Step(
+            name="semantic_ids", version=2, inputs=("validate_data",), settings=("semantic_ids",),
+            code="clrflow.semantic_ids.step:run", outside="clrflow.semantic_ids.previous:fingerprint",
+        ),
         Step(
             name="train", version=1, inputs=("validate_data", "bootstrap", "semantic_ids"), settings=("data", "model", "training"),
             code="clrflow.training.step:run", outside="clrflow.training.step:warm_start_fingerprint", keeps_partial=True,

@@ -56,6 +56,7 @@ def build(launch: LaunchSettings) -> Any:
         epochs: int = 0,
         schedule: str = "",
         dim: int = 0,
+        tokenizer: str = "",
         launcher: str = "",
         overrides: str = "",
         lock: str = "",
@@ -73,6 +74,7 @@ def build(launch: LaunchSettings) -> Any:
             epochs: Passes over the training requests, e.g. 3; 0 means the preset's.
             schedule: single, co_train, frozen, delayed or auto; "" means the preset's.
             dim: Width of tables and vectors, a multiple of 4, e.g. 64; 0 means the preset's.
+            tokenizer: URI of a tokenizer (or published, published_or_new) whose ids stay, so that only new items get ids; "" means the preset's.
             launcher: Where training runs: local (in its step's pod), pytorchjob or trainjob; "" means as the settings say.
             overrides: Other settings as part.field=value, separated by spaces, e.g. "training.batch_size=128 gate.max_loss=0.02"; "" means none.
             lock: Name of a lock that one run of the workspace holds at a time; a second run does nothing. "" means none.
@@ -84,7 +86,8 @@ def build(launch: LaunchSettings) -> Any:
             tasks |= steps(
                 configure(
                     preset=preset, config=config, resume=resume, workspace=workspace, run_name=run_name, tables=tables,
-                    window_days=window_days, epochs=epochs, schedule=schedule, dim=dim, launcher=launcher, overrides=overrides, lock=lock, job=job,
+                    window_days=window_days, epochs=epochs, schedule=schedule, dim=dim, tokenizer=tokenizer, launcher=launcher,
+                    overrides=overrides, lock=lock, job=job,
                 ),
                 launcher,
             )  # fmt: skip

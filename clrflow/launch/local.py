@@ -18,8 +18,12 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def run_torchrun(module: str, arguments: Sequence[str], *, num_processes: int, what: str) -> None:
+def run_torchrun(
+    module: str, arguments: Sequence[str], *, num_processes: int, what: str, again: str = "it goes on from the last checkpoint"
+) -> None:
     """Run `python -m module arguments` in `num_processes` processes with a loopback rendezvous and wait for them.
+
+    `again` tells what happens when the same is run again.
 
     Raises BadInput or ClrflowError with the last lines that the job printed; SIGTERM is passed on, so that the job can save.
     """
@@ -46,6 +50,4 @@ def run_torchrun(module: str, arguments: Sequence[str], *, num_processes: int, w
         raise BadInput(output.error) if output.error_code == torchrun.BAD_INPUT else ClrflowError(output.error)
     if code:
         shown = "\n  ".join(output.last)
-        raise ClrflowError(
-            f"{what} ended with exit code {code}; the last it said:\n  {shown}\nRun the same command again: it goes on from the last checkpoint."
-        )
+        raise ClrflowError(f"{what} ended with exit code {code}; the last it said:\n  {shown}\nRun the same command again: {again}.")

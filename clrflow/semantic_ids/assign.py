@@ -23,6 +23,8 @@ Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 CELLS_AT_ONCE = 1 << 22
 """Numbers of a table of distances, or of differences, that exist at a time: 32 MB of float64."""
+ITEMS_AT_ONCE = 16_384
+"""Items whose nearest codes are found at a time."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -63,31 +65,39 @@ def unique_codes(
     taken = np.zeros((0, num_levels), dtype=np.int32) if taken is None else taken
     check_capacity(len(latents) + len(taken), num_levels, num_codes)
     order = np.argsort(item_ids, kind="stable")
-    points, codes = latents[order], _nearest(latents[order], quantiser, 0)
-    nearest = codes.copy()
+    points = latents if (np.diff(item_ids) >= 0).all() else latents[order]  # a catalogue of millions is in order and isn't copied
+    codes = _nearest(points, quantiser, 0)
+    nearest = codes.astype(np.int32)
     nodes, taken_nodes = np.zeros(len(points), dtype=np.int64), np.zeros(len(taken), dtype=np.int64)
-    residuals = points.copy()
     for level in range(num_levels):
         room = num_codes ** (num_levels - level - 1)
         children, taken_children = nodes * num_codes + codes[:, level], taken_nodes * num_codes + taken[:, level]
         if room < len(points) + len(taken):
-            moved = _make_room(level, room, nodes, children, taken_children, points, residuals, quantiser)
-            if len(moved):
-                codes[moved, level] = children[moved] % num_codes
-        chosen = quantiser.centres[level].cpu().numpy()[codes[:, level]]
-        residuals -= chosen
-        if room < len(points) + len(taken) and len(moved) and level + 1 < num_levels:
-            codes[moved, level + 1 :] = _nearest(residuals[moved], quantiser, level + 1)
+            moved = _make_room(level, room, nodes, children, taken_children, points, codes, quantiser)
+            codes[moved, level] = children[moved] % num_codes
+            if len(moved) and level + 1 < num_levels:
+                codes[moved, level + 1 :] = _nearest(_residuals(points, codes, moved, level + 1, quantiser), quantiser, level + 1)
         _, dense = np.unique(np.concatenate([children, taken_children]), return_inverse=True)
         nodes, taken_nodes = dense[: len(points)], dense[len(points) :]
     back = np.argsort(order, kind="stable")
-    return Assigned(codes=codes[back].astype(np.int32), nearest=nearest[back].astype(np.int32))
+    return Assigned(codes=codes[back].astype(np.int32), nearest=nearest[back])
+
+
+def _residuals(points: Floats, codes: Ints, rows: Ints, level: int, quantiser: ResidualQuantiser) -> Floats:
+    """What the codes before `level` leave of these rows' points."""
+    rest = points[rows]
+    for before in range(level):
+        rest -= quantiser.centres[before].cpu().numpy()[codes[rows, before]]
+    return rest
 
 
 @torch.no_grad()
 def _nearest(residuals: Floats, quantiser: ResidualQuantiser, first_level: int) -> Ints:
-    found = quantiser.nearest_from(torch.from_numpy(residuals).to(quantiser.centres.device), first_level)
-    return np.asarray(found.codes.cpu().numpy())
+    codes = np.empty((len(residuals), quantiser.num_levels - first_level), dtype=np.int64)
+    for start in range(0, len(residuals), ITEMS_AT_ONCE):
+        part = torch.from_numpy(residuals[start : start + ITEMS_AT_ONCE]).to(quantiser.centres.device)
+        codes[start : start + ITEMS_AT_ONCE] = quantiser.nearest_from(part, first_level).codes.cpu().numpy()
+    return codes
 
 
 def _make_room(
@@ -97,7 +107,7 @@ def _make_room(
     children: Ints,
     taken_children: Ints,
     points: Floats,
-    residuals: Floats,
+    codes: Ints,
     quantiser: ResidualQuantiser,
 ) -> Ints:
     """Change `children` in place so that none holds more than `room`; returns the rows that moved, ascending."""
@@ -126,10 +136,10 @@ def _make_room(
         taken_here = taken_children[np.isin(taken_children // num_codes, crowded[low:high])]
         taken_place = np.searchsorted(crowded, taken_here // num_codes) - low
         used = np.bincount(taken_place * num_codes + taken_here % num_codes, minlength=(high - low) * num_codes)
-        costs = _distances(residuals[rows[first[vectors]]], centres)
-        codes = _share_out(place, children[chosen] % num_codes, costs, same[mine] - bounds[low], room - used.reshape(-1, num_codes))
-        changed = codes != children[chosen] % num_codes
-        children[chosen] = nodes[chosen] * num_codes + codes
+        costs = _distances(_residuals(points, codes, rows[first[vectors]], level, quantiser), centres)
+        shared = _share_out(place, children[chosen] % num_codes, costs, same[mine] - bounds[low], room - used.reshape(-1, num_codes))
+        changed = shared != children[chosen] % num_codes
+        children[chosen] = nodes[chosen] * num_codes + shared
         moved.append(chosen[changed])
     return np.sort(np.concatenate(moved))
 

@@ -16,6 +16,8 @@ from clrflow.data.tables import open_dataset, read_table
 from clrflow.errors import BadInput, DataError
 
 Ints = NDArray[np.int64]
+ROWS_AT_ONCE = 16_384
+"""Rows that exist in float64 at a time."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -46,10 +48,12 @@ def read_catalogue(items_uri: str) -> Catalogue:
         raise DataError(f"{items_uri}: the table items has no rows, so there is nothing to give ids to; check data.tables.")
     item_ids = table["item_id"].to_numpy()
     interests = pc.fill_null(pc.list_value_length(table["interests"]), 0).to_numpy().astype(np.int64)
+    embeddings = _matrix(table["content_embedding"])
+    refuse_not_finite(item_ids, embeddings)
     titles = table["title"] if "title" in names else pa.nulls(len(table), pa.string())
     return Catalogue(
         item_ids=item_ids,
-        embeddings=unit_vectors(item_ids, _matrix(table["content_embedding"])),
+        embeddings=unit_vectors(embeddings),
         num_interests=interests,
         interests=pc.list_flatten(table["interests"]).to_numpy().astype(np.int64),
         titles=pc.coalesce(titles, pc.cast(table["item_id"], pa.string())).to_pylist(),
@@ -62,8 +66,8 @@ def read_interest_names(interests_uri: str) -> dict[int, str]:
     return dict(zip(table["interest_id"].to_pylist(), table["name"].to_pylist()))
 
 
-def unit_vectors(item_ids: Ints, embeddings: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Rows scaled to length 1 in float64, zero rows left as they are; BadInput naming the items whose row is not finite."""
+def refuse_not_finite(item_ids: Ints, embeddings: NDArray[np.float32]) -> None:
+    """BadInput naming the items whose row is not finite."""
     bad = item_ids[~np.isfinite(embeddings).all(1)]
     if len(bad):
         shown = ", ".join(str(item) for item in bad[:5]) + (", ..." if len(bad) > 5 else "")
@@ -71,12 +75,19 @@ def unit_vectors(item_ids: Ints, embeddings: NDArray[np.float32]) -> NDArray[np.
             f"items.content_embedding of {len(bad):,} item(s) ({shown}) holds NaN or infinity, which has no nearest code; "
             "mend the embeddings, or set data.bad_embedding=drop to leave such items out."
         )
-    rows = embeddings.astype(np.float64)
-    # Divided by the largest entry first, so that squares neither overflow nor vanish.
-    largest = np.abs(rows).max(1, keepdims=True, initial=0)
-    rows /= np.where(largest > 0, largest, 1)
-    lengths = np.linalg.norm(rows, axis=1, keepdims=True)
-    return np.asarray(rows / np.where(lengths > 0, lengths, 1), dtype=np.float32)
+
+
+def unit_vectors(embeddings: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Finite rows scaled to length 1 in float64, zero rows left as they are."""
+    scaled = np.empty(embeddings.shape, dtype=np.float32)
+    for start in range(0, len(embeddings), ROWS_AT_ONCE):
+        rows = embeddings[start : start + ROWS_AT_ONCE].astype(np.float64)
+        # Divided by the largest entry first, so that squares neither overflow nor vanish.
+        largest = np.abs(rows).max(1, keepdims=True, initial=0)
+        rows /= np.where(largest > 0, largest, 1)
+        lengths = np.linalg.norm(rows, axis=1, keepdims=True)
+        scaled[start : start + ROWS_AT_ONCE] = rows / np.where(lengths > 0, lengths, 1)
+    return scaled
 
 
 def _matrix(column: pa.ChunkedArray) -> NDArray[np.float32]:

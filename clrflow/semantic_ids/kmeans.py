@@ -12,21 +12,23 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import os
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from clrflow.semantic_ids.team import ALONE, Team
+
 CELLS_PER_CHUNK = 1 << 20
 """Distances held at a time: 4 MB of float32, which stay in a core's cache."""
-MAX_THREADS = 16
-"""Threads that look for nearest centres where torch itself has one (OMP_NUM_THREADS=1, as in every pod)."""
 SAMPLE_PER_CENTRE = 64
 """Vectors a centre that fitting looks at; more change the centres by less than their own noise."""
 PRICED_PER_CENTRE = 16
-"""Vectors a centre that prices are found on: the whole table of their distances is held at once."""
+"""Vectors a centre that prices are found on: the whole table of their distances is held at once, shared among the processes."""
+PRICED_AT_ONCE = 4096
+"""Rows of a part of that table."""
+DISTINCT_AMONG = 4
+"""Vectors a centre among which more different ones than centres are looked for first."""
 SOFTNESS = 0.05
 """Width of Sinkhorn's soft borders in mean squared distances of a vector to its centre. Narrower balances the hard cells better and needs
 more rounds; at 0.15 perplexities fell by 0.02 to 0.06 at equal reconstruction."""
@@ -45,10 +47,11 @@ class Centres:
     """float32 [num_codes], in squared distance."""
 
 
-def nearest(vectors: Tensor, centres: Tensor, prices: Tensor, tolerance: float = 0.0) -> tuple[Tensor, Tensor]:
-    """Code and squared distance of each vector, least distance plus price, the lower code on ties (of up to `tolerance`).
+@torch.no_grad()
+def nearest(vectors: Tensor, centres: Tensor, prices: Tensor, tolerance: float = 0.0, team: Team = ALONE) -> Tensor:
+    """Code of each vector: least squared distance plus price, the lower code on ties (of up to `tolerance`).
 
-    vectors [rows, dim], centres [codes, dim], prices [codes], all finite and of one dtype → int64 [rows], [rows].
+    vectors [rows, dim], centres [codes, dim], prices [codes], all finite and of one dtype → int64 [rows].
     """
     offsets = centres.square().sum(1) + prices
 
@@ -56,20 +59,10 @@ def nearest(vectors: Tensor, centres: Tensor, prices: Tensor, tolerance: float =
         return _cheapest(torch.addmm(offsets, part, centres.T, alpha=-2))
 
     find = _Certain(centres, offsets, tolerance) if vectors.dtype == torch.float64 else quickly
-    codes = torch.cat(list(_each(find, vectors.split(max(1, CELLS_PER_CHUNK // len(centres))))))
-    return codes, (vectors - centres[codes]).square().sum(1)
-
-
-def _each(work: Callable[[Tensor], Tensor], parts: Sequence[Tensor]) -> Iterator[Tensor]:
-    """`work` of each part, in order. The parts are the same whatever the number of threads, and so is each result to the last bit."""
-    if len(parts) == 1 or parts[0].device.type != "cpu" or torch.get_num_threads() > 1:
-        return map(work, parts)
-    return _threads().map(work, parts)
-
-
-@functools.cache
-def _threads() -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(max_workers=min(MAX_THREADS, len(os.sched_getaffinity(0))), thread_name_prefix="kmeans")
+    parts = vectors.split(max(1, CELLS_PER_CHUNK // len(centres)))
+    return team.rows(
+        team.each(find, team.mine(parts)), [len(part) for part in parts], torch.zeros((), dtype=torch.int64, device=vectors.device)
+    )
 
 
 class _Certain:
@@ -101,13 +94,13 @@ def _cheapest(costs: Tensor) -> Tensor:
 
 
 def tally(vectors: Tensor, codes: Tensor, num_codes: int) -> tuple[Tensor, Tensor]:
-    """Count and sum of the vectors of each code: [codes], [codes, dim]. They add up over batches and over processes."""
+    """Count and sum of the vectors of each code: [codes], [codes, dim]."""
     counts = torch.bincount(codes, minlength=num_codes).to(vectors.dtype)
     sums = torch.zeros(num_codes, vectors.shape[1], dtype=vectors.dtype, device=vectors.device).index_add_(0, codes, vectors)
     return counts, sums
 
 
-def balancing_prices(vectors: Tensor, centres: Tensor, prices: Tensor, balance: float) -> Tensor:
+def balancing_prices(vectors: Tensor, centres: Tensor, prices: Tensor, balance: float, team: Team = ALONE) -> Tensor:
     """Prices under which the centres serve more equal numbers of vectors, going on from `prices`.
 
     `balance` is the weight of the loads' divergence from equal ones, in mean squared distances: 0 leaves prices at zero, and at 1 the
@@ -115,25 +108,39 @@ def balancing_prices(vectors: Tensor, centres: Tensor, prices: Tensor, balance: 
     """
     if balance == 0:
         return torch.zeros_like(prices)
-    costs = torch.addmm(centres.square().sum(1), vectors, centres.T, alpha=-2)
-    least = costs.min(1, keepdim=True).values
-    spread = (least[:, 0] + vectors.square().sum(1)).mean().clamp(min=1e-12)
-    # In place, as this is the largest table of the whole step; cut off at e**-60, as numbers near the smallest make a CPU crawl.
-    kernel = costs.sub_(least).div_(-SOFTNESS * spread).clamp_(min=-60).exp_()
-    columns = (-prices / (SOFTNESS * spread)).clamp(-60, 60).exp()
+    parts = vectors.split(PRICED_AT_ONCE)
+    lengths = centres.square().sum(1)
+
+    def distances_of(part: Tensor) -> tuple[Tensor, Tensor]:
+        """Of each row to each centre, beyond the one to its nearest; and the sum of those."""
+        costs = torch.addmm(lengths, part, centres.T, alpha=-2)
+        least = costs.min(1, keepdim=True).values
+        return costs.sub_(least), (least[:, 0] + part.square().sum(1)).sum()
+
+    tables = team.each(distances_of, team.mine(parts))
+    spread = (team.total([least for _, least in tables], len(parts), prices[0]) / len(vectors)).clamp(min=1e-12)
+    scale = SOFTNESS * spread
+    # In place, as these are the largest tables of the whole step; cut off at e**-60, as numbers near the smallest make a CPU crawl.
+    kernels = team.each(lambda table: table[0].div_(-scale).clamp_(min=-60).exp_(), tables)
+    columns = (-prices / scale).clamp(-60, 60).exp()
     share, power = len(vectors) / len(centres), balance / (balance + SOFTNESS)
     for _ in range(SINKHORN_ROUNDS):
-        rows = 1 / (kernel @ columns).clamp(min=TINY)
-        columns = (share / (kernel.T @ rows).clamp(min=TINY)).pow(power)
-    return -SOFTNESS * spread * columns.log()
+        loads = team.each(functools.partial(_load, columns), kernels)
+        columns = (share / team.total(loads, len(parts), prices).clamp(min=TINY)).pow(power)
+    return -scale * columns.log()
+
+
+def _load(columns: Tensor, kernel: Tensor) -> Tensor:
+    """What the rows of a kernel [rows, codes] put on each code, before its own factor: [codes]."""
+    return kernel.T @ (1 / (kernel @ columns).clamp(min=TINY))
 
 
 def first_of_each(vectors: Tensor) -> Tensor:
     """Indices of the first of each set of equal rows, ascending: int64 [distinct]."""
-    _, inverse = torch.unique(vectors, dim=0, return_inverse=True)
-    rows = torch.arange(len(vectors), device=vectors.device)
-    first = torch.full((int(inverse.max()) + 1,), len(vectors), device=vectors.device, dtype=torch.int64)
-    return first.scatter_reduce_(0, inverse, rows, "amin").sort().values
+    rows = np.ascontiguousarray(vectors.cpu().numpy())
+    rows = rows + rows.dtype.type(0)  # adding 0 makes -0 equal to 0
+    _, first = np.unique(rows.view(np.dtype((np.void, rows.itemsize * rows.shape[1])))[:, 0], return_index=True)
+    return torch.from_numpy(np.sort(first)).to(vectors.device)
 
 
 def fit(
@@ -144,6 +151,7 @@ def fit(
     balance: float = 0.0,
     rounds: int = 20,
     start: Centres | None = None,
+    team: Team = ALONE,
 ) -> Centres:
     """Centres of `vectors` (float32 [rows, dim], finite), going on from `start` or from random distinct rows.
 
@@ -151,18 +159,18 @@ def fit(
     large cluster instead of giving an outlier a centre of its own. With no more distinct vectors than codes each gets its own centre,
     and the spare ones lie close around, for items that come later.
     """
-    vectors = _sample(vectors, SAMPLE_PER_CENTRE * num_codes, generator)
-    distinct = first_of_each(vectors)
+    vectors = sample(vectors, SAMPLE_PER_CENTRE * num_codes, generator)
+    distinct = _enough_distinct(vectors, num_codes, generator)
     if len(distinct) <= num_codes:
-        return _one_each(vectors[distinct], num_codes, generator)
-    priced = _sample(vectors, PRICED_PER_CENTRE * num_codes, generator)
+        return _one_each(distinct, num_codes, generator)
+    priced = sample(vectors, PRICED_PER_CENTRE * num_codes, generator)
     if start is None:
         chosen = torch.randperm(len(distinct), generator=generator)[:num_codes].to(vectors.device)
-        start = Centres(vectors=vectors[distinct[chosen]], prices=vectors.new_zeros(num_codes))
+        start = Centres(vectors=distinct[chosen], prices=vectors.new_zeros(num_codes))
     centres, prices = start.vectors, start.prices
     for _ in range(rounds):
-        prices = balancing_prices(priced, centres, prices, balance)
-        codes, _ = nearest(vectors, centres, prices)
+        prices = balancing_prices(priced, centres, prices, balance, team)
+        codes = nearest(vectors, centres, prices, team=team)
         counts, sums = tally(vectors, codes, num_codes)
         centres = torch.where(counts[:, None] > 0, sums / counts.clamp(min=1)[:, None], centres)
         idle = (counts == 0).nonzero()[:, 0]
@@ -170,10 +178,18 @@ def fit(
             helped = torch.randint(len(vectors), (len(idle),), generator=generator).to(vectors.device)
             centres[idle] = (vectors[helped] + centres[codes[helped]]) / 2
             prices[idle] = 0
-    return Centres(vectors=centres, prices=balancing_prices(priced, centres, prices, balance))
+    return Centres(vectors=centres, prices=balancing_prices(priced, centres, prices, balance, team))
 
 
-def _sample(vectors: Tensor, limit: int, generator: torch.Generator) -> Tensor:
+def _enough_distinct(vectors: Tensor, num_codes: int, generator: torch.Generator) -> Tensor:
+    """Different rows: all of them, or of many rows more than `num_codes`, found among a few."""
+    few = sample(vectors, DISTINCT_AMONG * num_codes, generator)
+    found = few[first_of_each(few)]
+    return found if len(found) > num_codes or len(few) == len(vectors) else vectors[first_of_each(vectors)]
+
+
+def sample(vectors: Tensor, limit: int, generator: torch.Generator) -> Tensor:
+    """At most `limit` of the rows, drawn evenly, in their order."""
     if len(vectors) <= limit:
         return vectors
     return vectors[torch.randperm(len(vectors), generator=generator)[:limit].sort().values.to(vectors.device)]

@@ -6,13 +6,17 @@ Next: report.py shows them, step.py gates them.
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
 Ints = NDArray[np.int64]
+ROWS_AT_ONCE = 65_536
+"""Rows that are looked at together, so that a large catalogue isn't copied."""
 PAIRS = 20_000
 """Pairs of items drawn for each neighbour agreement: its standard error is then below 0.004."""
 
@@ -55,6 +59,24 @@ class Agreement:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class Change:
+    """What became of the ids that a previous tokenizer had given out."""
+
+    previous: str
+    """Its hash."""
+    num_known: int
+    """Items of the catalogue that had an id."""
+    num_new: int
+    """Items of the catalogue that had none."""
+    num_gone: int
+    """Items with an id that the catalogue no longer has; their ids are given to nobody else while the tokenizer lives."""
+    kept: tuple[float, ...]
+    """Share of known items whose first 1, 2, ... codes are what they were; 1 where none is known, as none lost its id."""
+    still_nearest: float
+    """Share of known items whose old first code is still the nearest one to their present embedding: what falls as embeddings drift."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Quality:
     """A tokenizer's figures on the catalogue that it was trained on."""
 
@@ -77,6 +99,17 @@ class Quality:
     agreement: Agreement
 
 
+def change_of(before: NDArray[np.int32], after: NDArray[np.int32], nearest: NDArray[np.int32], **counts: Any) -> Change:
+    """Of the codes of known items, int32 [items, levels] each: before, after, and the previous tokenizer's nearest ones now."""
+    same = np.cumprod(before == after, axis=1)
+    return Change(
+        kept=tuple(same.mean(0).tolist()) if len(same) else (1.0,) * after.shape[1],
+        still_nearest=float((before[:, 0] == nearest[:, 0]).mean()) if len(same) else 1.0,
+        num_known=len(same),
+        **counts,
+    )
+
+
 def code_shares(codes: Tensor, num_codes: int) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """Share of codes used, and perplexity over codes used, by level, of codes int64 [items, levels]."""
     usage, evenness = [], []
@@ -96,7 +129,13 @@ def perplexity(counts: NDArray[np.float64] | Ints) -> float:
 
 def num_distinct(rows: NDArray[np.generic]) -> int:
     """Different rows of a matrix."""
-    return len(np.unique(np.ascontiguousarray(rows) + rows.dtype.type(0), axis=0))  # adding 0 makes -0 equal to 0
+    distinct: pa.Array | None = None
+    width = rows.itemsize * rows.shape[1]
+    for start in range(0, len(rows), ROWS_AT_ONCE):
+        part = np.ascontiguousarray(rows[start : start + ROWS_AT_ONCE]) + rows.dtype.type(0)  # adding 0 makes -0 equal to 0
+        hashed = pa.FixedSizeBinaryArray.from_buffers(pa.binary(width), len(part), [None, pa.py_buffer(part)])
+        distinct = hashed.unique() if distinct is None else pa.concat_arrays([distinct, hashed]).unique()
+    return 0 if distinct is None else len(distinct)
 
 
 def collision(rows: NDArray[np.generic]) -> float:
@@ -125,9 +164,13 @@ def mean_cosine(embeddings: NDArray[np.float32], reconstructions: NDArray[np.flo
     real = np.square(embeddings).sum(1) > 0
     if not real.any():
         return 1.0
-    left, right = embeddings[real].astype(np.float64), reconstructions[real].astype(np.float64)
-    lengths = np.linalg.norm(left, axis=1) * np.linalg.norm(right, axis=1)
-    return float(((left * right).sum(1) / np.maximum(lengths, 1e-12)).mean())
+    total, rows = 0.0, np.flatnonzero(real)
+    for start in range(0, len(rows), ROWS_AT_ONCE):
+        part = rows[start : start + ROWS_AT_ONCE]
+        left, right = embeddings[part].astype(np.float64), reconstructions[part].astype(np.float64)
+        lengths = np.linalg.norm(left, axis=1) * np.linalg.norm(right, axis=1)
+        total += float(((left * right).sum(1) / np.maximum(lengths, 1e-12)).sum())
+    return total / len(rows)
 
 
 def neighbour_agreement(codes: NDArray[np.int32], lengths: Ints, interests: Ints, seed: int, depth: int = 3) -> Agreement:

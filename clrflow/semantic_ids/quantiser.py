@@ -15,9 +15,13 @@ import torch
 from torch import Tensor, nn
 
 from clrflow.semantic_ids import kmeans
+from clrflow.semantic_ids.team import ALONE, Team
 
 TOLERANCE = 1e-10
 """Squared distances of unit vectors' latents that differ by less are equal; rounding in float64 is a million times smaller."""
+
+ROWS_A_CODE = 4
+"""Latents that are looked at first where codes that could be of use are counted."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -45,15 +49,17 @@ class ResidualQuantiser(nn.Module):
         self.register_buffer("prices", torch.zeros(num_levels, num_codes))
 
     @torch.no_grad()
-    def fit(self, latents: Tensor, generator: torch.Generator, *, balance: float, rounds: int, fresh: bool) -> None:
-        """Find the codebooks of `latents` [rows, dim], level by level; `fresh` forgets the present ones."""
+    def fit(self, latents: Tensor, generator: torch.Generator, *, balance: float, rounds: int, fresh: bool, team: Team = ALONE) -> None:
+        """Find the codebooks of `latents` [rows, dim], level by level; `fresh` forgets the present ones.
+
+        kmeans.SAMPLE_PER_CENTRE rows for each code are enough: more are not looked at.
+        """
         residuals = latents
         for level in range(self.num_levels):
             start = None if fresh else kmeans.Centres(vectors=self.centres[level], prices=self.prices[level])
-            found = kmeans.fit(residuals, self.num_codes, generator, balance=balance, rounds=rounds, start=start)
+            found = kmeans.fit(residuals, self.num_codes, generator, balance=balance, rounds=rounds, start=start, team=team)
             self.centres[level], self.prices[level] = found.vectors, found.prices
-            codes, _ = kmeans.nearest(residuals, found.vectors, found.prices)
-            residuals = residuals - found.vectors[codes]
+            residuals = residuals - found.vectors[kmeans.nearest(residuals, found.vectors, found.prices, team=team)]
 
     @torch.no_grad()
     def forward(self, latents: Tensor) -> Quantised:
@@ -61,23 +67,32 @@ class ResidualQuantiser(nn.Module):
         return self.nearest_from(latents, 0)
 
     @torch.no_grad()
-    def nearest_from(self, residuals: Tensor, first_level: int) -> Quantised:
+    def nearest_from(self, residuals: Tensor, first_level: int, team: Team = ALONE) -> Quantised:
         """Nearest codes of the levels from `first_level` on for what the ones before left over: [rows, levels - first_level]."""
         # In float64 a code is chosen among those that are equally near up to rounding, so no batch size and no device can sway it.
         tolerance = TOLERANCE if residuals.dtype == torch.float64 else 0.0
         rest, codes = residuals, []
         for level in range(first_level, self.num_levels):
-            code, _ = kmeans.nearest(rest, self.centres[level], self.prices[level], tolerance)
+            code = kmeans.nearest(rest, self.centres[level], self.prices[level], tolerance, team)
             rest = rest - self.centres[level][code]
             codes.append(code)
         return Quantised(codes=torch.stack(codes, 1), vectors=residuals - rest)
 
     def num_usable(self, latents: Tensor, codes: Tensor) -> tuple[int, ...]:
-        """By level, how many codes could be of use there: different residuals (to six decimals) of latents under their codes, or all."""
+        """By level, how many codes could be of use there: different residuals (to six decimals) of latents under their codes, or all.
+
+        Of many latents as many are looked at as prove that all codes could be.
+        """
+        for num_rows in (ROWS_A_CODE * self.num_codes, len(latents)):
+            usable = self._num_usable(latents[:num_rows], codes[:num_rows])
+            if min(usable) == self.num_codes or num_rows >= len(latents):
+                break
+        return usable
+
+    def _num_usable(self, latents: Tensor, codes: Tensor) -> tuple[int, ...]:
         rest, usable = latents, []
         for level in range(self.num_levels):
-            distinct = len(torch.unique(rest.mul(1e6).round().long(), dim=0))
-            usable.append(min(self.num_codes, distinct))
+            usable.append(min(self.num_codes, len(kmeans.first_of_each(rest.mul(1e6).round().long()))))
             rest = rest - self.centres[level][codes[:, level]]
         return tuple(usable)
 

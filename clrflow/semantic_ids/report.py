@@ -11,8 +11,9 @@ from numpy.typing import NDArray
 from clrflow.reporting import Report, new_figure
 from clrflow.reporting.report import COLOURS
 from clrflow.semantic_ids.assign import Assigned
+from clrflow.semantic_ids.build import Built
 from clrflow.semantic_ids.catalogue import Catalogue
-from clrflow.semantic_ids.quality import Quality
+from clrflow.semantic_ids.quality import Change, Quality
 from clrflow.semantic_ids.tokenizer import Tokenizer
 from clrflow.semantic_ids.training import Trained
 
@@ -23,10 +24,9 @@ TREE_CODES, TREE_CHILDREN, TREE_TITLES = 24, 6, 8
 TABLE_CODES = 24
 
 
-def make_report(
-    catalogue: Catalogue, names: Mapping[int, str], trained: Trained, tokenizer: Tokenizer, assigned: Assigned, figures: Quality
-) -> str:
+def make_report(catalogue: Catalogue, names: Mapping[int, str], built: Built, figures: Quality) -> str:
     """The whole page as HTML."""
+    tokenizer, codes = built.tokenizer, built.assigned.codes
     report = Report(
         "Semantic ids", f"{figures.num_items:,} items, {tokenizer.num_levels} codes each, {tokenizer.num_codes:,} codes a level"
     )
@@ -43,13 +43,27 @@ def make_report(
             "interests shared within a first code": figures.agreement.by_prefix[0],
         }
     )
-    _usage(report, tokenizer, assigned, figures)
+    if built.change is not None:
+        _change(report, built.change)
+    _usage(report, tokenizer, built.assigned, figures)
     _uniqueness(report, figures)
-    _meaning(report, catalogue, names, tokenizer, figures)
-    _tree(report, catalogue, tokenizer)
-    _training(report, trained)
+    _meaning(report, catalogue, names, codes, figures)
+    _tree(report, catalogue, codes)
+    if built.trained is not None:
+        _training(report, built.trained)
     report.text(f"Tokenizer {tokenizer.hash}. Models and indexes made with these ids carry this hash and refuse another.")
     return report.html()
+
+
+def _change(report: Report, change: Change) -> None:
+    report.section(
+        "Compared with the previous tokenizer",
+        f"Tokenizer {change.previous} had ids for {change.num_known:,} of these items; {change.num_new:,} are new, and {change.num_gone:,} that had "
+        f"one are no longer in the catalogue. {change.still_nearest:.1%} of the known items are still nearest to the first code that they had: where "
+        "this falls, embeddings have drifted, and new items land beside other items than they would have.",
+    )
+    rows = [[f"first {depth} codes" if depth > 1 else "first code", share] for depth, share in enumerate(change.kept, 1)]
+    report.table(["known items keep their", "share"], rows)
 
 
 def _usage(report: Report, tokenizer: Tokenizer, assigned: Assigned, figures: Quality) -> None:
@@ -89,7 +103,7 @@ def _uniqueness(report: Report, figures: Quality) -> None:
     )
 
 
-def _meaning(report: Report, catalogue: Catalogue, names: Mapping[int, str], tokenizer: Tokenizer, figures: Quality) -> None:
+def _meaning(report: Report, catalogue: Catalogue, names: Mapping[int, str], codes: NDArray[np.int32], figures: Quality) -> None:
     report.section(
         "What prefixes mean",
         "Interests that two items of a common prefix share (mean Jaccard index: an item at random, and another at random among those with "
@@ -97,13 +111,13 @@ def _meaning(report: Report, catalogue: Catalogue, names: Mapping[int, str], tok
     )
     values = [(f"first {depth} codes" if depth > 1 else "first code", value) for depth, value in enumerate(figures.agreement.by_prefix, 1)]
     report.table(["items that share", "interests in common"], [*values, ("nothing (random pairs)", figures.agreement.random)])
-    report.figure(_map_figure(catalogue.embeddings, tokenizer.codes[:, 0]), "items in their two main directions, coloured by first code")
-    codes, counts = np.unique(tokenizer.codes[:, 0], return_counts=True)
-    largest = codes[np.argsort(-counts, kind="stable")][:TABLE_CODES]
+    report.figure(_map_figure(catalogue.embeddings, codes[:, 0]), "items in their two main directions, coloured by first code")
+    first, counts = np.unique(codes[:, 0], return_counts=True)
+    largest = first[np.argsort(-counts, kind="stable")][:TABLE_CODES]
     owners = np.repeat(np.arange(len(catalogue)), catalogue.num_interests)
     rows = []
     for code in largest:
-        items = np.flatnonzero(tokenizer.codes[:, 0] == code)
+        items = np.flatnonzero(codes[:, 0] == code)
         found, times = np.unique(catalogue.interests[np.isin(owners, items)], return_counts=True)
         top = np.argsort(-times, kind="stable")[:3]
         shown = ", ".join(f"{names.get(int(found[i]), str(found[i]))} {times[i] / len(items):.0%}" for i in top)
@@ -111,9 +125,9 @@ def _meaning(report: Report, catalogue: Catalogue, names: Mapping[int, str], tok
     report.table(["first code", "items", "interests of its items", "for example"], rows)
 
 
-def _tree(report: Report, catalogue: Catalogue, tokenizer: Tokenizer) -> None:
+def _tree(report: Report, catalogue: Catalogue, codes: NDArray[np.int32]) -> None:
     report.section("A look into the tree", f"{TREE_CODES} first codes, evenly drawn from large to small; open one to see what it groups.")
-    report.tree("prefix → titles", title_tree(tokenizer.codes, catalogue.titles))
+    report.tree("prefix → titles", title_tree(codes, catalogue.titles))
 
 
 def title_tree(codes: NDArray[np.int32], titles: list[str]) -> dict[str, dict[str, list[str]]]:

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from clrflow.semantic_ids.quantiser import Quantised, ResidualQuantiser, straight_through
 
 ROWS_FOR_COMPONENTS = 100_000
-"""Items that the principal components are computed from."""
+"""As many items say what the principal components are."""
 
 
 class BentLinear(nn.Module):
@@ -51,7 +51,7 @@ class RqVae(nn.Module):
     @torch.no_grad()
     def start_from(self, embeddings: Tensor) -> None:
         """Set the straight paths to the principal components of unit vectors [rows, dim] and back."""
-        rows = embeddings[:ROWS_FOR_COMPONENTS].double()
+        rows = embeddings.double()
         mean = rows.mean(0)
         centred = rows - mean
         _, vectors = torch.linalg.eigh(centred.T @ centred)  # ascending; its signs depend on the library, so they are fixed below
@@ -70,12 +70,14 @@ class RqVae(nn.Module):
         return latents, self.decoder(straight_through(latents, quantised.vectors)), quantised
 
 
-def losses(embeddings: Tensor, latents: Tensor, reconstructions: Tensor, vectors: Tensor, commitment: float) -> Tensor:
-    """Unexplained share of the embeddings' energy plus `commitment` times the unexplained share of the latents'.
+def loss_sum(
+    embeddings: Tensor, latents: Tensor, reconstructions: Tensor, vectors: Tensor, energies: tuple[Tensor, Tensor], commitment: float
+) -> Tensor:
+    """Unexplained share of the embeddings' energy plus `commitment` times the unexplained share of the latents', summed over rows.
 
-    Both are shares between 0 and about 1, so neither can be lowered by shrinking the latents, and one weight suits every width.
+    `energies` are a row's mean energies of both kinds. Shares lie between 0 and about 1, so neither can be lowered by shrinking the latents,
+    and one weight suits every width.
     """
-    embedding_energy = (embeddings - embeddings.mean(0)).square().sum().clamp(min=1e-12)
-    latent_energy = (latents - latents.mean(0)).square().sum().detach().clamp(min=1e-12)
+    embedding_energy, latent_energy = energies
     reconstruction = (reconstructions - embeddings).square().sum() / embedding_energy
     return reconstruction + commitment * (latents - vectors.detach()).square().sum() / latent_energy

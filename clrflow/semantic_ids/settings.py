@@ -10,8 +10,10 @@ from clrflow.settings import Settings
 class SemanticIdGate(Settings):
     """What a tokenizer must reach; a run that misses one fails and names it. Figures are before ids are made unique."""
 
-    min_usage: float = pydantic.Field(default=0.5, ge=0, le=1)
+    min_usage: float = pydantic.Field(default=0.9, ge=0, le=1)
     """Share of the codes of a level that some item uses; each level (where there are fewer items than codes: of the items)."""
+    min_perplexity: float = pydantic.Field(default=0.5, ge=0, le=1)
+    """Perplexity of a level's codes over the number of codes used; each level. 1 is equal use."""
     max_collision: float = pydantic.Field(default=0.5, ge=0, le=1)
     """(items - unique tuples) / items, above the floor that identical embeddings set."""
     min_reconstruction_cosine: float = pydantic.Field(default=0.4, ge=-1, le=1)
@@ -21,17 +23,25 @@ class SemanticIdGate(Settings):
 class SemanticIdSettings(Settings):
     """RQ-VAE over static content embeddings."""
 
+    tokenizer: str = ""
+    """A tokenizer whose ids stay as they are: a URI of one or of a semantic_ids step's result, `published` (the one that the published model
+    was trained with) or `published_or_new` (where nothing is published yet, a new one). Items that it doesn't know get the free ids nearest to
+    them; nothing is trained. "" trains."""
+    start_from: str = ""
+    """A tokenizer from whose weights and codebooks training starts, a URI or `published`; ids may change, and the report says how many items
+    keep their first 1, 2, ... codes. No effect when `tokenizer` is given."""
     num_levels: int = pydantic.Field(default=5, ge=1, le=8)
     """Codes an item."""
     num_codes: int = pydantic.Field(default=2048, ge=2, le=65536)
     """Codes a level."""
-    latent_dim: int = pydantic.Field(default=64, ge=2)
-    """Width in which residuals are quantised; at most that of the embeddings."""
+    latent_dim: int = pydantic.Field(default=256, ge=2)
+    """Width in which residuals are quantised; at most that of the embeddings. Narrower is faster and reconstructs worse, and suits small
+    catalogues, whose codebooks would otherwise learn items by heart."""
     hidden_dims: tuple[int, ...] = (128,)
     """Hidden widths of the encoder; the decoder mirrors them."""
     max_epochs: int = pydantic.Field(default=30, ge=1)
     """Passes over the items, over which the learning rate falls to zero; early stopping may end sooner."""
-    patience: int = pydantic.Field(default=10, ge=1)
+    patience: int = pydantic.Field(default=3, ge=1)
     """Epochs without a better validation reconstruction before training stops."""
     batch_size: int = pydantic.Field(default=1024, ge=1)
     """Items a step at most; small catalogues take fewer (64 at least), so that an epoch has 16 steps."""
@@ -43,6 +53,8 @@ class SemanticIdSettings(Settings):
     """How much equal use of codes counts against nearness: 0 is plain residual k-means, 1 gives perplexities of about 0.9 of the codes."""
     validation_share: float = pydantic.Field(default=0.1, ge=0, lt=1)
     """Share of the items (10,000 at most) held out of training to pick the best epoch; no effect below 50 items."""
+    num_processes: int = pydantic.Field(default=1, ge=1)
+    """Processes of this machine that train together, of several threads each; the ids don't depend on it."""
     seed: int = 0
     """Same seed, same ids."""
     gate: SemanticIdGate = SemanticIdGate()

@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -20,12 +21,13 @@ from numpy.typing import NDArray
 from clrflow import storage
 from clrflow.errors import BadInput
 from clrflow.semantic_ids.assign import Assigned, check_capacity, unique_codes
-from clrflow.semantic_ids.catalogue import unit_vectors
+from clrflow.semantic_ids.catalogue import refuse_not_finite, unit_vectors
+from clrflow.semantic_ids.previous import DESCRIPTION
 from clrflow.semantic_ids.rqvae import RqVae
 
 FORMAT = 1
 """Raised when older tokenizers would be read wrongly."""
-WEIGHTS, ITEMS, DESCRIPTION = "weights.safetensors", "items.safetensors", "tokenizer.json"
+WEIGHTS, ITEMS = "weights.safetensors", "items.safetensors"
 BATCH = 8192
 """Items encoded at a time: bounds memory, changes nothing else."""
 
@@ -77,30 +79,50 @@ class Tokenizer:
         total.update(np.ascontiguousarray(self.codes[: self.num_founding]).tobytes())
         return total.hexdigest()
 
-    def latents(self, item_ids: Ints, embeddings: NDArray[np.float32]) -> NDArray[np.float64]:
-        """Latents float64 [items, latent_dim]; BadInput for a wrong width or what is not finite (item_ids name the row)."""
+    @property
+    def ids_hash(self) -> str:
+        """Of all ids that it has given out, additions included."""
+        total = hashlib.blake2b(digest_size=16)
+        total.update(np.ascontiguousarray(self.item_ids).tobytes())
+        total.update(np.ascontiguousarray(self.codes).tobytes())
+        return total.hexdigest()
+
+    def refuse_width(self, embeddings: NDArray[np.float32]) -> None:
+        """BadInput where embeddings aren't as wide as those that it was made for."""
         if embeddings.ndim != 2 or embeddings.shape[1] != self.model.dim:
             raise BadInput(
                 f"embeddings of shape {list(embeddings.shape)} were given to a tokenizer for width {self.model.dim}; "
                 "encode with the text model that it was trained on, or train a new tokenizer."
             )
-        rows = unit_vectors(item_ids, embeddings)
+
+    def latents(self, item_ids: Ints, embeddings: NDArray[np.float32]) -> NDArray[np.float64]:
+        """Latents float64 [items, latent_dim]; BadInput for a wrong width or what is not finite (item_ids name the row)."""
+        self.refuse_width(embeddings)
+        refuse_not_finite(item_ids, embeddings)
+        latents = np.empty((len(embeddings), self.model.latent_dim))
         device = self.model.quantiser.centres.device
-        with torch.no_grad():
-            parts = [self.model.encoder(part.to(device, torch.float64)).cpu() for part in torch.from_numpy(rows).split(BATCH)]
-        return np.asarray(torch.cat(parts).numpy()) if parts else np.zeros((0, self.model.latent_dim))
+        for at in _batches(len(embeddings)):
+            rows = torch.from_numpy(unit_vectors(embeddings[at])).to(device, torch.float64)
+            with torch.no_grad():
+                latents[at] = self.model.encoder(rows).cpu().numpy()
+        return latents
 
     def nearest_codes(self, item_ids: Ints, embeddings: NDArray[np.float32]) -> NDArray[np.int32]:
         """What the quantiser alone says, int32 [items, levels]: equal for equal embeddings, not unique."""
-        latents = torch.from_numpy(self.latents(item_ids, embeddings)).to(self.model.quantiser.centres.device)
-        parts = [self.model.quantiser(part).codes.cpu().numpy() for part in latents.split(BATCH)]
-        return np.concatenate(parts).astype(np.int32) if parts else np.zeros((0, self.num_levels), dtype=np.int32)
+        codes = np.empty((len(embeddings), self.num_levels), dtype=np.int32)
+        for at in _batches(len(embeddings)):
+            latents = torch.from_numpy(self.latents(item_ids[at], embeddings[at])).to(self.model.quantiser.centres.device)
+            codes[at] = self.model.quantiser(latents).codes.cpu().numpy()
+        return codes
 
     def decode(self, codes: NDArray[np.int32]) -> NDArray[np.float32]:
         """Reconstructed embeddings float32 [items, dim]."""
-        with torch.no_grad():
-            parts = torch.from_numpy(codes.astype(np.int64)).to(self.model.quantiser.centres.device).split(BATCH)
-            return np.concatenate([self.model.decoder(self.model.quantiser.vectors_of(part)).float().cpu().numpy() for part in parts])
+        decoded = np.empty((len(codes), self.model.dim), dtype=np.float32)
+        for at in _batches(len(codes)):
+            part = torch.from_numpy(codes[at].astype(np.int64)).to(self.model.quantiser.centres.device)
+            with torch.no_grad():
+                decoded[at] = self.model.decoder(self.model.quantiser.vectors_of(part)).float().cpu().numpy()
+        return decoded
 
     def with_items(self, item_ids: Ints, embeddings: NDArray[np.float32]) -> Tokenizer:
         """The same with ids for these items too; those it knows keep theirs, and their embeddings are not looked at."""
@@ -131,7 +153,9 @@ class Tokenizer:
         items = {"item_ids": torch.from_numpy(self.item_ids.copy()), "codes": torch.from_numpy(self.codes.copy())}
         storage.write_bytes(storage.join(uri, WEIGHTS), safetensors.torch.save(_weights(self.model)))
         storage.write_bytes(storage.join(uri, ITEMS), safetensors.torch.save(items))
-        description = self._sizes() | {"hash": self.hash, "num_founding": self.num_founding, "num_items": len(self.item_ids)}
+        description = self._sizes() | {
+            "hash": self.hash, "num_founding": self.num_founding, "num_items": len(self.item_ids), "ids_hash": self.ids_hash,
+        }  # fmt: skip
         storage.write_json(storage.join(uri, DESCRIPTION), description)
 
     @classmethod
@@ -151,6 +175,8 @@ class Tokenizer:
         tokenizer = cls(
             model=_in_float64(model), item_ids=items["item_ids"].numpy(), codes=items["codes"].numpy(), num_founding=raw["num_founding"]
         )
+        if raw.get("ids_hash", tokenizer.ids_hash) != tokenizer.ids_hash:
+            raise BadInput(f"{uri}: the ids aren't those that its description was written for; copy it again or use another tokenizer.")
         for wanted, why in ((raw["hash"], "its own description says"), (expected_hash, "what was made with it says")):
             if wanted and tokenizer.hash != wanted:
                 raise BadInput(
@@ -167,6 +193,11 @@ class Tokenizer:
             "num_levels": self.num_levels,
             "num_codes": self.num_codes,
         }
+
+
+def _batches(num_items: int) -> Iterator[slice]:
+    for start in range(0, num_items, BATCH):
+        yield slice(start, start + BATCH)
 
 
 def _in_float64(model: RqVae) -> RqVae:

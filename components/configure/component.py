@@ -18,6 +18,7 @@ def configure(
     epochs: int,
     schedule: str,
     dim: int,
+    tokenizer: str,
     launcher: str,
     overrides: str,
     lock: str,
@@ -41,6 +42,7 @@ def configure(
         epochs: Passes over the training requests; 0 means as in the preset.
         schedule: When embedding tables train (single, co_train, frozen, delayed, auto); "" means as in the preset.
         dim: Width of tables and vectors; 0 means as in the preset.
+        tokenizer: URI of an existing tokenizer whose ids stay, so that only new items get ids (or published, published_or_new); "" means as in the preset.
         launcher: Where the training job runs (local, pytorchjob, trainjob); "" means as in the settings.
         overrides: Any other settings as part.field=value, separated by spaces or semicolons; "" means none.
         lock: Name of a lock that one run of the workspace holds at a time; while another run has it, no step does anything. "" means none.
@@ -65,6 +67,7 @@ def configure(
             "training.epochs": epochs,
             "training.schedule": schedule,
             "model.dim": dim,
+            "semantic_ids.tokenizer": tokenizer,
             "launch.launcher": launcher,
         },
         overrides=overrides,

@@ -18,7 +18,7 @@ def catalogue_of(embeddings: np.ndarray, interests: np.ndarray | None = None) ->
     item_ids = np.arange(10, 10 + len(embeddings), dtype=np.int64)
     return Catalogue(
         item_ids=item_ids,
-        embeddings=unit_vectors(item_ids, embeddings.astype(np.float32)),
+        embeddings=unit_vectors(embeddings.astype(np.float32)),
         num_interests=np.ones(len(item_ids), dtype=np.int64),
         interests=np.ones(len(item_ids), dtype=np.int64) if interests is None else interests,
         titles=[f"Item {item}" for item in item_ids],

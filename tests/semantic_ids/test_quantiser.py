@@ -24,8 +24,8 @@ def test_each_level_codes_what_the_one_before_left_over(quantiser_of):
 def test_a_price_moves_the_border_between_two_codes():
     # Between 0 and 4 the border is 2. With a price of 8 on 4: x² = (x - 4)² + 8 → x = 3.
     vectors, centres = tensor([[1.9], [2.1], [2.9], [3.1]]), tensor([[0.0], [4.0]])
-    assert kmeans.nearest(vectors, centres, tensor([0.0, 0.0]))[0].tolist() == [0, 1, 1, 1]
-    assert kmeans.nearest(vectors, centres, tensor([0.0, 8.0]))[0].tolist() == [0, 0, 0, 1]
+    assert kmeans.nearest(vectors, centres, tensor([0.0, 0.0])).tolist() == [0, 1, 1, 1]
+    assert kmeans.nearest(vectors, centres, tensor([0.0, 8.0])).tolist() == [0, 0, 0, 1]
 
 
 def test_of_two_equal_codes_the_lower_is_taken_in_every_batch():
@@ -33,7 +33,7 @@ def test_of_two_equal_codes_the_lower_is_taken_in_every_batch():
     centres[40] = centres[7]
     vectors = centres[40].repeat(1000, 1) + 0.01
     prices = torch.zeros(64, dtype=torch.float64)
-    codes = [kmeans.nearest(part, centres, prices, 1e-10)[0] for size in (1, 7, 1000) for part in vectors.split(size)]
+    codes = [kmeans.nearest(part, centres, prices, 1e-10) for size in (1, 7, 1000) for part in vectors.split(size)]
     assert set(torch.cat(codes).tolist()) == {7}
 
 
@@ -59,7 +59,7 @@ def test_a_code_without_vectors_is_put_to_use():
     vectors = tensor([[0.0, 0.0], [0.0, 8.0], [8.0, 0.0], [8.0, 8.0]]).repeat(50, 1) + 0.1 * torch.randn(200, 2, generator=generator)
     start = kmeans.Centres(vectors=tensor([[4.0, 4.0], [99.0, 99.0], [99.0, 98.0], [98.0, 99.0]]), prices=torch.zeros(4))
     found = kmeans.fit(vectors, 4, generator, rounds=20, start=start)
-    counts, _ = kmeans.tally(vectors, kmeans.nearest(vectors, found.vectors, found.prices)[0], 4)
+    counts, _ = kmeans.tally(vectors, kmeans.nearest(vectors, found.vectors, found.prices), 4)
     assert bool((counts > 0).all())
     assert float(found.vectors.abs().max()) < 9
 
@@ -67,9 +67,9 @@ def test_a_code_without_vectors_is_put_to_use():
 def test_fewer_vectors_than_codes_get_a_code_each():
     vectors = tensor([[1.0, 0.0], [0.0, 1.0], [1.0, 0.0]])
     found = kmeans.fit(vectors, 8, torch.Generator().manual_seed(0))
-    codes, distances = kmeans.nearest(vectors, found.vectors, found.prices)
+    codes = kmeans.nearest(vectors, found.vectors, found.prices)
     assert codes[0] == codes[2] != codes[1]
-    assert distances.tolist() == [0, 0, 0]
+    assert found.vectors[codes].tolist() == vectors.tolist()
     assert len(torch.unique(found.vectors, dim=0)) == 8
 
 

@@ -12,7 +12,9 @@ from clrflow.data.settings import DataSettings
 from clrflow.data.tables import read_table, write_table
 from clrflow.errors import BadInput, ConfigError, DataError, GateError
 from clrflow.manifest import Manifest
-from clrflow.semantic_ids.step import build, check_gate, judge, run
+from clrflow.semantic_ids.build import build
+from clrflow.semantic_ids.gate import check_gate
+from clrflow.semantic_ids.step import judge, run
 from clrflow.semantic_ids.tokenizer import Tokenizer
 from clrflow.steps import Run, StepContext
 
@@ -82,8 +84,8 @@ def test_what_can_not_be_encoded_is_refused(settings, tmp_path):
 
 
 def test_the_gate_names_figure_threshold_and_setting(clusters, settings):
-    _, tokenizer, assigned, _ = build(clusters, settings)
-    figures = judge(clusters, tokenizer, assigned, settings)
+    built = build(clusters, settings)
+    figures = judge(clusters, built.tokenizer, built.assigned, settings)
     check_gate(figures, settings.gate)
     strict = settings.gate.model_copy(update={"min_reconstruction_cosine": 0.9999, "min_usage": 1.0})
     with pytest.raises(GateError, match=r"reconstruction cosine is 0\.9\d+, below semantic_ids\.gate\.min_reconstruction_cosine=0\.9999"):
@@ -92,10 +94,11 @@ def test_the_gate_names_figure_threshold_and_setting(clusters, settings):
 
 def test_a_collapsed_level_fails_the_gate(clusters, settings):
     # All codebooks' prices but the first code's are prohibitive: level 1 has one code in use.
-    trained, _, _, _ = build(clusters, settings)
+    trained = build(clusters, settings).trained
+    assert trained is not None
     trained.model.quantiser.prices[0, 1:] = 1e6
     tokenizer, assigned = Tokenizer.found(trained.model, clusters.item_ids, clusters.embeddings)
     figures = judge(clusters, tokenizer, assigned, settings)
-    with pytest.raises(GateError, match=r"usage of level 1 is 0\.062 \(1 of 16 usable codes\), below semantic_ids\.gate\.min_usage=0\.5"):
+    with pytest.raises(GateError, match=r"usage of level 1 is 0\.062 \(1 of 16 usable codes\), below semantic_ids\.gate\.min_usage=0\.9"):
         check_gate(figures, settings.gate)
     assert figures.collision_after == 0

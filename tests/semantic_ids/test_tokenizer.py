@@ -10,29 +10,35 @@ import pytest
 import torch
 
 from clrflow.errors import BadInput
-from clrflow.semantic_ids.step import build, judge
-from clrflow.semantic_ids.tokenizer import DESCRIPTION, WEIGHTS, Tokenizer
+from clrflow.semantic_ids.build import build
+from clrflow.semantic_ids.catalogue import refuse_not_finite
+from clrflow.semantic_ids.gate import check_gate
+from clrflow.semantic_ids.previous import DESCRIPTION
+from clrflow.semantic_ids.step import judge
+from clrflow.semantic_ids.tokenizer import ITEMS, WEIGHTS, Tokenizer
 from tests.semantic_ids.conftest import catalogue_of
 
 
 @pytest.fixture(scope="module")
 def tokenizer(clusters, settings) -> Tokenizer:
-    return build(clusters, settings)[1]
+    return build(clusters, settings).tokenizer
 
 
 def test_the_same_seed_gives_the_same_ids(clusters, settings, tokenizer):
-    again = build(clusters, settings)[1]
+    again = build(clusters, settings).tokenizer
     assert np.array_equal(again.codes, tokenizer.codes)
     assert again.hash == tokenizer.hash
-    other = build(clusters, settings.model_copy(update={"seed": 1}))[1]
+    other = build(clusters, settings.model_copy(update={"seed": 1})).tokenizer
     assert other.hash != tokenizer.hash
 
 
 def test_training_keeps_the_epoch_that_reconstructs_held_out_items_best(clusters, settings):
-    trained, tokenizer, assigned, _ = build(clusters, settings)
+    built = build(clusters, settings)
+    trained = built.trained
+    assert trained is not None
     cosines = [epoch.validation_cosine for epoch in trained.epochs]
     assert trained.best_epoch == 0 or cosines[trained.best_epoch - 1] == max(cosines)
-    figures = judge(clusters, tokenizer, assigned, settings)
+    figures = judge(clusters, built.tokenizer, built.assigned, settings)
     assert figures.reconstruction_cosine > 0.9
     assert min(level.usage for level in figures.levels) > 0.9
     assert figures.collision_after == 0
@@ -94,6 +100,11 @@ def test_a_tokenizer_that_is_not_the_expected_one_is_refused(tokenizer, tmp_path
     (tmp_path / WEIGHTS).write_bytes(b"half")
     with pytest.raises(BadInput, match="damaged"):
         Tokenizer.load(str(tmp_path))
+    tokenizer.save(str(tmp_path))
+    tokenizer.with_items(np.array([1]), np.ones((1, 16), dtype=np.float32)).save(str(tmp_path / "grown"))
+    (tmp_path / ITEMS).write_bytes((tmp_path / "grown" / ITEMS).read_bytes())
+    with pytest.raises(BadInput, match="ids aren't those"):  # one more than described, though the founding ones are right
+        Tokenizer.load(str(tmp_path))
     (tmp_path / DESCRIPTION).unlink()
     with pytest.raises(BadInput, match="not a tokenizer"):
         Tokenizer.load(str(tmp_path))
@@ -107,10 +118,10 @@ def test_an_unknown_item_and_a_wrong_width_are_named(tokenizer):
 
 
 def test_nan_embeddings_are_refused_by_item():
-    embeddings = np.ones((3, 4))
+    embeddings = np.ones((3, 4), dtype=np.float32)
     embeddings[1, 2] = np.nan
     with pytest.raises(BadInput, match=r"1 item\(s\) \(11\) holds NaN.*bad_embedding"):
-        catalogue_of(embeddings)
+        refuse_not_finite(np.array([10, 11, 12]), embeddings)
 
 
 @pytest.mark.parametrize(
@@ -126,11 +137,9 @@ def test_nan_embeddings_are_refused_by_item():
     ids=["a thousand equal items", "zeros", "one item", "fewer items than codes", "tiny values"],
 )
 def test_catalogues_at_the_edge_get_unique_ids_and_pass_the_gate(embeddings, usable, settings):
-    from clrflow.semantic_ids.step import check_gate
-
     catalogue = catalogue_of(embeddings)
-    _, tokenizer, assigned, _ = build(catalogue, settings)
-    figures = judge(catalogue, tokenizer, assigned, settings)
+    built = build(catalogue, settings)
+    figures = judge(catalogue, built.tokenizer, built.assigned, settings)
     assert figures.collision_after == 0
     assert figures.collision == figures.collision_floor
     assert tuple(level.usable for level in figures.levels) == usable

@@ -117,18 +117,19 @@ def _with_published(config: PipelineConfig, workspace: str) -> PipelineConfig:
 
     The first run has no table that it could freeze and no ids to keep.
     """
-    changes = []
+    changes, new_ids = [], False
     if config.semantic_ids.tokenizer == PUBLISHED_OR_NEW:
-        kept = PUBLISHED if published_tokenizer(workspace) else ""
-        if not kept:
-            say(f"nothing is published in {workspace} yet: semantic ids are made anew")
-        changes.append(f"semantic_ids.tokenizer={kept}")
+        new_ids = not published_tokenizer(workspace)
+        if new_ids:
+            say(f"no tokenizer is published in {workspace} yet: semantic ids are made anew")
+        changes.append(f"semantic_ids.tokenizer={'' if new_ids else PUBLISHED}")
     training = config.training
     if training.frozen_table_from == "published_or_auto":
-        if training.schedule not in ("frozen", "delayed") or published_train(workspace):
+        # Tables stand for the ids that they were trained with.
+        if training.schedule not in ("frozen", "delayed") or (published_train(workspace) and not new_ids):
             changes.append("training.frozen_table_from=published")
         else:
-            say(f"nothing is published in {workspace} yet: training.schedule={training.schedule} becomes auto, and validation picks")
+            say(f"no tables are published in {workspace} yet: training.schedule={training.schedule} becomes auto, and validation picks")
             changes += ["training.schedule=auto", "training.frozen_table_from="]
     return with_overrides(config, changes) if changes else config
 

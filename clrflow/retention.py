@@ -2,7 +2,7 @@
 
 A run is kept when it is among the newest, young, or unfinished: one that neither published nor failed may be at work, or be resumed, and stays
 for UNFINISHED_S. A result is kept when a kept run refers to it, or when a published version was trained by it (the next run starts from its
-tables). What another process holds is left alone. Published versions are copies and are retired by the step publish.
+tables and its tokenizer). What another process holds is left alone. Published versions are copies and are retired by the step publish.
 """
 
 from __future__ import annotations
@@ -103,24 +103,37 @@ def _needed(workspace: str, kept: list[str]) -> set[str]:
             reference = storage.join(run, f"{step}.json")
             if storage.exists(reference):
                 needed.add(f"{step}/{storage.name_of(storage.read_json(reference)['uri'])}")
-        needed |= _warm_start_of(run)
+        needed |= _sources_of(run)
     published = published_folder(workspace)
     trained = {storage.read_json(storage.join(published, version, COMPLETE)).get("train") for version in versions(published)}
-    for folder in storage.list_folders(storage.join(workspace, "steps", "train")) if trained else ():
-        manifest = _manifest(folder)
-        if manifest is not None and manifest.fingerprint in trained:
+    tokenizers = set()
+    for folder, manifest in _results(workspace, "train") if trained else ():
+        if manifest.fingerprint in trained:
             needed.add(f"train/{storage.name_of(folder)}")
+            tokenizers.add(manifest.inputs.get("semantic_ids"))
+    for folder, manifest in _results(workspace, "semantic_ids") if tokenizers else ():
+        if manifest.fingerprint in tokenizers:
+            needed.add(f"semantic_ids/{storage.name_of(folder)}")
     return needed
 
 
-def _warm_start_of(run: str) -> set[str]:
-    """The training result that the run's settings name as the source of frozen tables, if it is one."""
+def _results(workspace: str, step: str) -> Iterator[tuple[str, Manifest]]:
+    for folder in storage.list_folders(storage.join(workspace, "steps", step)):
+        manifest = _manifest(folder)
+        if manifest is not None:
+            yield folder, manifest
+
+
+def _sources_of(run: str) -> set[str]:
+    """The results that the run's settings name as what it goes on from: frozen tables, tokenizers."""
     try:
-        settings: Any = storage.read_json(storage.join(run, "run.json"))["config"]["training"]
-    except (FileNotFoundError, KeyError, TypeError, BadInput):
+        settings: Any = storage.read_json(storage.join(run, "run.json"))["config"]
+        named = [("train", settings["training"].get("frozen_table_from", ""))]
+        named += [("semantic_ids", settings["semantic_ids"].get(setting, "")) for setting in ("tokenizer", "start_from")]
+    except (FileNotFoundError, KeyError, TypeError, AttributeError, BadInput):
         return set()
-    source = str(settings.get("frozen_table_from", ""))
-    return {f"train/{storage.name_of(source)}"} if "/" in source else set()
+    # A tokenizer may be named by its own folder, which lies in that of its result.
+    return {f"{step}/{storage.name_of(str(uri).rstrip('/').removesuffix('/tokenizer'))}" for step, uri in named if "/" in str(uri)}
 
 
 def _of_result(folder: str, needed: set[str], now: float) -> Iterator[Leftover]:

@@ -175,13 +175,15 @@ def test_a_job_or_a_lock_that_is_no_name_is_refused(tmp_path: Path, parameter: s
 def test_a_first_run_with_no_published_model_lets_validation_pick_the_schedule(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = configure_run(preset="production", workspace=str(tmp_path), overrides="data.tables=/t")
     assert (run.config.training.schedule, run.config.training.frozen_table_from) == ("auto", "")
-    assert "nothing is published" in capsys.readouterr().out
+    assert run.config.semantic_ids.tokenizer == ""
+    assert "no tables are published" in capsys.readouterr().out
 
 
 def test_a_later_run_starts_from_the_published_model(tmp_path: Path) -> None:
     publish_trained(tmp_path)
     run = configure_run(preset="production", workspace=str(tmp_path), overrides="data.tables=/t")
     assert (run.config.training.schedule, run.config.training.frozen_table_from) == ("delayed", "published")
+    assert run.config.semantic_ids.tokenizer == "published"
     # What `published` means is then found by content, so a workspace that was moved still has it.
     assert tables_source(run.config.training, run.workspace) == str(tmp_path / "steps/train/t1/checkpoints/co_train/best")
 
@@ -192,12 +194,34 @@ def test_a_published_model_whose_training_result_is_gone_counts_as_none(tmp_path
     assert configure_run(preset="production", workspace=str(tmp_path), overrides="data.tables=/t").config.training.schedule == "auto"
 
 
+def test_a_published_model_whose_tokenizer_is_gone_has_no_tables_that_fit(tmp_path: Path) -> None:
+    publish_trained(tmp_path)
+    storage.remove(str(tmp_path / "steps/semantic_ids/s1"))
+    config = configure_run(preset="production", workspace=str(tmp_path), overrides="data.tables=/t").config
+    assert (config.semantic_ids.tokenizer, config.training.schedule) == ("", "auto")
+
+
+def test_the_place_of_a_tokenizer_is_made_absolute_and_words_are_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    config = configure_run(
+        preset="small", workspace="w", overrides="data.tables=/t semantic_ids.tokenizer=./mine/t semantic_ids.start_from=published"
+    ).config
+    assert (config.semantic_ids.tokenizer, config.semantic_ids.start_from) == (str(tmp_path / "mine/t"), "published")
+
+
 def publish_trained(workspace: Path) -> None:
-    """A training result that was published, beside one that was not; both as small as can be."""
-    for key in ("t0", "t1"):
-        folder = str(workspace / "steps/train" / key)
-        facts = {"checkpoint": "checkpoints/co_train/best", "n": key}
-        Manifest(step="train", key=key, uri=folder, outputs={}, metrics={}, facts=facts, config={}, inputs={}, step_version=1).save()
+    """A training result that was published, beside one that was not, and their tokenizers; all as small as can be."""
+
+    def result(step: str, key: str, facts: dict[str, str], inputs: dict[str, str]) -> Manifest:
+        folder = str(workspace / "steps" / step / key)
+        made = Manifest(step=step, key=key, uri=folder, outputs={}, metrics={}, facts=facts, config={}, inputs=inputs, step_version=1)
+        made.save()
+        return made
+
+    for number in ("0", "1"):
+        tokenizer = result("semantic_ids", f"s{number}", {"n": number}, {})
+        facts = {"checkpoint": "checkpoints/co_train/best", "n": number}
+        train = result("train", f"t{number}", facts, {"semantic_ids": tokenizer.fingerprint})
     storage.write_text(str(workspace / "bundle/index.txt"), "index")
-    train = Manifest.load(str(workspace / "steps/train/t1")).fingerprint
-    publish_version(str(workspace / "published"), {"": str(workspace / "bundle")}, fingerprint="f" * 20, train=train, champion="")
+    bundle = {"": str(workspace / "bundle")}
+    publish_version(str(workspace / "published"), bundle, fingerprint="f" * 20, train=train.fingerprint, champion="")

@@ -44,7 +44,7 @@ class Workspace:
         os.utime(Path(run.uri) / "run.json", (then, then))
         return storage.name_of(run.uri)
 
-    def result(self, step: str, key: str) -> str:
+    def result(self, step: str, key: str, inputs: dict[str, str] | None = None) -> str:
         folder = f"{self.uri}/steps/{step}/{key}"
         storage.write_text(f"{folder}/data.txt", f"{step} {key}")
         facts: dict[str, object] = {"n": key}
@@ -53,8 +53,8 @@ class Workspace:
                 storage.write_text(f"{folder}/checkpoints/co_train/{checkpoint}/shard.txt", "x" * 1000)
             facts["checkpoint"] = "checkpoints/co_train/best"
         Manifest(
-            step=step, key=key, uri=folder, outputs={"data": Output.of(f"{folder}/data.txt")}, metrics={}, facts=facts, config={}, inputs={},
-            step_version=1,
+            step=step, key=key, uri=folder, outputs={"data": Output.of(f"{folder}/data.txt")}, metrics={}, facts=facts, config={},
+            inputs=inputs or {}, step_version=1,
         ).save()  # fmt: skip
         return folder
 
@@ -117,6 +117,24 @@ def test_what_the_published_version_was_trained_by_stays_for_the_next_warm_start
     retention.remove(retention.plan(workspace.uri, keep_runs=1, keep_days=0))
     assert workspace.there() == {"new", "train/t1", "train/t2", "gate/g1"}
     assert (workspace.folder / "steps/train/t1/checkpoints/co_train/best/shard.txt").exists()
+
+
+def test_the_tokenizer_of_the_published_version_stays_as_the_next_ids_are_added_to_it(workspace: Workspace) -> None:
+    tokenizer = Manifest.load(workspace.result("semantic_ids", "s1")).fingerprint
+    workspace.result("semantic_ids", "s2")
+    workspace.result("train", "t3", {"semantic_ids": tokenizer})
+    workspace.publish("t3")
+    retention.remove(retention.plan(workspace.uri, keep_runs=1, keep_days=0))
+    assert workspace.there() == {"new", "train/t2", "train/t3", "semantic_ids/s1", "gate/g1"}
+
+
+def test_tokenizers_that_a_kept_run_names_stay(workspace: Workspace) -> None:
+    for key in ("s1", "s2", "s3"):
+        workspace.result("semantic_ids", key)
+    steps = f"{workspace.uri}/steps/semantic_ids"
+    workspace.run("kept", days_ago=0, steps={}, overrides=f"semantic_ids.tokenizer={steps}/s1/tokenizer semantic_ids.start_from={steps}/s2")
+    retention.remove(retention.plan(workspace.uri, keep_runs=1, keep_days=0))
+    assert workspace.there() == {"kept", "semantic_ids/s1", "semantic_ids/s2"}
 
 
 def test_the_source_of_frozen_tables_that_a_kept_run_names_stays(workspace: Workspace) -> None:

@@ -23,7 +23,8 @@ def run(context: StepContext) -> StepResult:
     """Train; outputs item_vectors, query_vectors, serving, curves."""
     from clrflow.training.report import training_report  # matplotlib: a second that looking up a finished result doesn't need
 
-    settings = context.config.training
+    settings, tokenizer_hash = context.config.training, context.inputs["semantic_ids"].facts["tokenizer_hash"]
+    refuse_tables_of_other_ids(settings, context.workspace, tokenizer_hash)
     spec = {
         "run": context.run.uri,
         "inputs": {name: manifest.uri for name, manifest in context.inputs.items()},
@@ -57,7 +58,7 @@ def run(context: StepContext) -> StepResult:
     facts = {
         "schedule": curves["picked"],
         "dim": context.config.model.dim,
-        "tokenizer_hash": context.inputs["semantic_ids"].facts["tokenizer_hash"],
+        "tokenizer_hash": tokenizer_hash,
         "checkpoint": storage.join("checkpoints", checkpoint_of, picked["checkpoint"]),
     }
     return StepResult(outputs=outputs, report=training_report(curves, context.config.training).html(), metrics=metrics, facts=facts)
@@ -85,6 +86,24 @@ def without_times(curves: dict[str, Any]) -> dict[str, Any]:
 
 def tables_source(settings: TrainingSettings, workspace: str) -> str:
     """The checkpoint folder that frozen tables come from; "" where the schedule needs none."""
+    source = _source(settings, workspace)
+    return storage.join(source, Manifest.load(source).facts["checkpoint"]) if source else ""
+
+
+def refuse_tables_of_other_ids(settings: TrainingSettings, workspace: str, tokenizer_hash: str) -> None:
+    """ConfigError where frozen tables were trained with another tokenizer: their rows would stand for other prefixes."""
+    source = _source(settings, workspace)
+    other = Manifest.load(source).facts["tokenizer_hash"] if source else tokenizer_hash
+    if other != tokenizer_hash:
+        raise ConfigError(
+            f"training.frozen_table_from={settings.frozen_table_from!r}: the tables of {source} belong to tokenizer {other}, and this run's semantic "
+            f"ids are of {tokenizer_hash}. Keep the ids with semantic_ids.tokenizer=published (or that tokenizer's URI), or train tables anew with "
+            "training.schedule=auto."
+        )
+
+
+def _source(settings: TrainingSettings, workspace: str) -> str:
+    """The train step's result that frozen tables come from; "" where the schedule needs none."""
     source = settings.frozen_table_from
     if settings.schedule not in ("frozen", "delayed") or source == RANDOM:
         return ""
@@ -99,7 +118,7 @@ def tables_source(settings: TrainingSettings, workspace: str) -> str:
         raise ConfigError(
             f"training.frozen_table_from={source!r} is no result of a train step (it has no manifest.json); give such a folder."
         )
-    return storage.join(source, Manifest.load(source).facts["checkpoint"])
+    return source
 
 
 def warm_start_fingerprint(run: Run) -> str:

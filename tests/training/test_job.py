@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import signal
@@ -121,6 +122,17 @@ def test_a_trained_result_can_be_the_frozen_table_of_the_next(trained: Manifest,
     manifest = execute("train", world.make_run(str(tmp_path), settings).uri, world.make_inputs(str(tmp_path))).manifest
     curves = storage.read_json(manifest.output("curves"))
     assert [figures["frozen"] for figures in curves["schedules"]["delayed"]["history"]] == [True, False]
+
+
+def test_frozen_tables_of_other_ids_are_refused_with_both_tokenizers(trained: Manifest, tmp_path: Path) -> None:
+    settings = world.config(training__schedule="delayed", training__epochs=2, training__frozen_table_from=trained.uri)
+    inputs = world.make_inputs(str(tmp_path))
+    other = Manifest.load(inputs["semantic_ids"])
+    dataclasses.replace(other, facts={**other.facts, "tokenizer_hash": "def"}).save()
+    with pytest.raises(
+        ConfigError, match=r"belong to tokenizer abc, and this run's semantic ids are of def.*semantic_ids\.tokenizer=published"
+    ):
+        execute("train", world.make_run(str(tmp_path), settings).uri, inputs)
 
 
 def test_frozen_tables_from_nowhere_are_refused_by_name(tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
     python -m benchmarks.bootstrap [--size full] [--json FILE]
 
 __main__.py      the rows and claims
-processes.py     a job in its own process, with the peak memory of its tree; jobs.py: the jobs
+jobs.py          what runs in processes of its own
 worlds.py        the data sets; movielens_boards.py: one that lies beside the project
 by_pandas/, by_polars/   the same step in other tools, row for row; nested.py, medoids.py: what they share
 co_engagement.py, counting.py, heuristics.py   the graph in SQL; what was lost and what pairs weigh; recall and attribution

@@ -11,7 +11,6 @@ from typing import Any
 import pyarrow as pa
 
 from benchmarks.bootstrap.heuristics import DEPTH
-from benchmarks.bootstrap.processes import Measured, need_disk
 from benchmarks.bootstrap.worlds import (
     ON_SPARK,
     ROOT,
@@ -25,6 +24,7 @@ from benchmarks.bootstrap.worlds import (
     without_spark,
 )
 from benchmarks.harness import FULL, Claim, Result, Row, main, not_measured
+from benchmarks.processes import Measured, need_disk
 from clrflow import storage
 from clrflow.bootstrap.duckdb_engine import LISTS_AT_ONCE
 from clrflow.data import movielens

@@ -1,18 +1,11 @@
-"""What runs in processes of their own: `python -m benchmarks.bootstrap.jobs JOB ARGUMENTS ANSWER`, JSON in, JSON out.
-
-A job is a function of JSON-able arguments that returns a dictionary of facts. Heavy modules are imported inside, so that a job's memory is its own.
-"""
+"""What runs in processes of their own; benchmarks/job.py says what a job is."""
 
 from __future__ import annotations
 
 import functools
 import importlib
-import json
-import resource
-import sys
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 
@@ -116,18 +109,3 @@ JOBS: dict[str, Callable[..., dict[str, Any]]] = {
     job.__name__: job
     for job in (generate, validate, clrflow, pandas, polars, count, pairs, heuristics, ours_co_engagement, sql_co_engagement)
 }
-
-
-def main(job: str, arguments: str, answer: str) -> None:
-    """Run a job and write its answer: facts, seconds, and the kernel's count of this process's peak memory."""
-    started = time.monotonic()
-    facts = JOBS[job](**json.loads(arguments))
-    seconds = facts.pop("seconds", time.monotonic() - started)
-    mine, others = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
-    cpu = mine.ru_utime + mine.ru_stime + others.ru_utime + others.ru_stime
-    said = {"facts": facts, "seconds": seconds, "cpu_seconds": cpu, "own_peak_bytes": mine.ru_maxrss * 1024}
-    Path(answer).write_text(json.dumps(said))
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:4])

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.bootstrap import movielens_boards
-from benchmarks.bootstrap.processes import Measured, measured
+from benchmarks.processes import Jobs, Measured, measured
 from clrflow import storage
 from clrflow.config import load_config
 from clrflow.data import movielens
@@ -22,6 +22,7 @@ from clrflow.steps import Run
 ROOT = Path(os.environ.get("CLRFLOW_BENCH_WORKSPACE", "demo/bench-bootstrap")).absolute()
 """Tables and results lie here; figures that were measured stay and are found again."""
 
+JOBS = Jobs(module="benchmarks.bootstrap.jobs", code=("clrflow/data", "clrflow/bootstrap", "benchmarks/bootstrap"))
 DAYS, SEED = 20, 5
 ROWS_A_USER = 117
 """Events of a synthetic user: 39 engagements and two impressions beside each."""
@@ -37,7 +38,7 @@ DEEP = tuple(f"bootstrap.{kind}.num_candidates=500" for kind in ("interest", "it
 
 def figures(job: str, **arguments: Any) -> Measured:
     """A job in its own process; see processes.measured."""
-    return measured(job, ROOT, arguments)
+    return measured(JOBS, job, ROOT, arguments)
 
 
 def synthetic(events: int, items: int) -> str:

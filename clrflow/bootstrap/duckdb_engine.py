@@ -20,6 +20,9 @@ from clrflow.data import tables
 
 LISTS_AT_ONCE = 50_000
 """Candidate lists that exist at once; at 100 candidates a list about 5 million rows."""
+ENGAGEMENTS_AT_ONCE = 4_000_000
+"""Engagements whose pairs are counted at once: they are five times as many, nearly all different, and a table of 100 million different groups
+doesn't fit 2 GB however much is spilled."""
 REQUESTS_AT_ONCE = 250_000
 """Requests, of one or more days, that are built together: what is kept between steps stays bounded, and a small log is one chunk."""
 
@@ -39,6 +42,7 @@ class DuckdbEngine(KeepsTables):
             for leftover in scratch.glob(".duckdb-*"):  # of a killed attempt; the step holds its folder alone
                 shutil.rmtree(leftover, ignore_errors=True)
         self.max_lists: int | None = LISTS_AT_ONCE
+        self.max_engagements: int | None = ENGAGEMENTS_AT_ONCE
         self.max_requests: int | None = REQUESTS_AT_ONCE
         self.folder = Path(tempfile.mkdtemp(prefix=".duckdb-", dir=scratch))
         self.backend: Any = ibis.duckdb.connect(memory_limit=memory_limit, temp_directory=str(self.folder))

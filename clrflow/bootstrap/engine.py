@@ -58,8 +58,14 @@ class KeepsTables:
     def __init__(self) -> None:
         self._shared: dict[str, str] = {}
 
-    def once(self: Any, name: str, build: Callable[[], Table]) -> Table:
-        return self.table(name) if name in self._kept else self.keep(name, build())
+    def once(self: Any, name: str, build: Callable[[], Table | Sequence[Table]]) -> Table:
+        if name not in self._kept:
+            built = build()
+            first, *others = built if isinstance(built, Sequence) else [built]
+            self.keep(name, first)
+            for part in others:
+                self.append(name, part)
+        return self.table(name)
 
     def shared(self: Any, name: str, write: Callable[[str], None]) -> str:
         if name not in self._shared:
@@ -73,6 +79,8 @@ class Engine(Protocol):
 
     max_lists: int | None
     """Candidate lists that should exist at once; None: as many as there are."""
+    max_engagements: int | None
+    """Engagements whose pairs are counted at once; None: all."""
     max_requests: int | None
     """Days are built together until they have so many requests; None: all days at once."""
 
@@ -91,8 +99,8 @@ class Engine(Protocol):
         """
         ...
 
-    def once(self, name: str, build: Callable[[], Table]) -> Table:
-        """The kept table of that name, computed when it isn't there yet."""
+    def once(self, name: str, build: Callable[[], Table | Sequence[Table]]) -> Table:
+        """The kept table of that name, computed when it isn't there yet; of several expressions one after the other."""
         ...
 
     def load(self, name: str, table: pa.Table) -> Table:

@@ -43,6 +43,7 @@ class SparkEngine(KeepsTables):
         """Start a session, or use the one that there is. ConfigError without pyspark."""
         super().__init__()
         self.max_lists: int | None = None
+        self.max_engagements: int | None = None
         self.max_requests: int | None = None
         self.session: Any = _session(settings)
         self.backend: Any = ibis.pyspark.connect(self.session)

@@ -19,8 +19,10 @@ from torch import Tensor
 
 from clrflow.semantic_ids.team import ALONE, Team
 
-CELLS_PER_CHUNK = 1 << 20
-"""Distances held at a time: 4 MB of float32, which stay in a core's cache."""
+CELLS_A_PART = 1 << 21
+"""Distances that a thread finds at once."""
+CELLS_A_CHUNK = 1 << 18
+"""Distances that are held at a time: 1 MB of float32, which stays in a core's cache."""
 SAMPLE_PER_CENTRE = 64
 """Vectors a centre that fitting looks at; more change the centres by less than their own noise."""
 PRICED_PER_CENTRE = 16
@@ -53,44 +55,63 @@ def nearest(vectors: Tensor, centres: Tensor, prices: Tensor, tolerance: float =
 
     vectors [rows, dim], centres [codes, dim], prices [codes], all finite and of one dtype → int64 [rows].
     """
-    offsets = centres.square().sum(1) + prices
-
-    def quickly(part: Tensor) -> Tensor:
-        return _cheapest(torch.addmm(offsets, part, centres.T, alpha=-2))
-
-    find = _Certain(centres, offsets, tolerance) if vectors.dtype == torch.float64 else quickly
-    parts = vectors.split(max(1, CELLS_PER_CHUNK // len(centres)))
-    return team.rows(
-        team.each(find, team.mine(parts)), [len(part) for part in parts], torch.zeros((), dtype=torch.int64, device=vectors.device)
-    )
+    find = _Search(centres, centres.square().sum(1) + prices, tolerance)
+    parts = vectors.split(max(1, CELLS_A_PART // len(centres)))
+    like = torch.zeros((), dtype=torch.int64, device=vectors.device)
+    return team.rows(team.each(find, team.mine(parts)), [len(part) for part in parts], like)
 
 
-class _Certain:
-    """Codes as float64 finds them: in float32, several times as fast, and in float64 where that can't tell."""
+class _Search:
+    """Codes of vectors, in float32; of float64 vectors as float64 finds them: several times as fast in float32 where that can tell."""
 
     def __init__(self, centres: Tensor, offsets: Tensor, tolerance: float):
         self.centres, self.offsets, self.tolerance = centres, offsets, tolerance
-        self.rough_centres, self.rough_offsets = centres.float(), offsets.float()
-        # Rounding of the inputs, of a product of `dim` terms in any order, and of its sum with the offset.
-        self.error = (centres.shape[1] + 4) * 2.0**-24
+        # Offsets as one dimension more: one product of matrices gives the costs, with nothing to add to them.
+        self.table = torch.cat([-2 * centres.T, offsets[None]]).float().contiguous()
+        # Rounding of the inputs and of a product of `dim` + 1 terms in any order.
+        self.error = (centres.shape[1] + 5) * 2.0**-24
         self.reach, self.shift = 2 * float(centres.square().sum(1).max().sqrt()), float(offsets.abs().max())
 
     def __call__(self, vectors: Tensor) -> Tensor:
-        costs = torch.addmm(self.rough_offsets, vectors.float(), self.rough_centres.T, alpha=-2)
-        codes = _cheapest(costs)
-        least = costs.gather(1, codes[:, None])[:, 0]
-        second = costs.scatter_(1, codes[:, None], torch.inf).amin(1)
-        slack = self.error * (vectors.square().sum(1).sqrt() * self.reach + self.shift)
-        unclear = (second - least <= 2 * slack + self.tolerance).nonzero()[:, 0]
-        if len(unclear):
-            exact = torch.addmm(self.offsets, vectors[unclear], self.centres.T, alpha=-2)
-            codes[unclear] = (exact <= exact.amin(1, keepdim=True) + self.tolerance).to(torch.uint8).argmax(1)
+        rows = torch.cat([vectors.float(), vectors.new_ones(len(vectors), 1, dtype=torch.float32)], 1)
+        certain = vectors.dtype == torch.float64
+        look = self._on_cpu if vectors.device.type == "cpu" else self._on_gpu
+        codes, lead = look(rows, certain)
+        if certain:
+            slack = self.error * (vectors.square().sum(1).sqrt() * self.reach + self.shift)
+            unclear = (lead <= 2 * slack + self.tolerance).nonzero()[:, 0]
+            if len(unclear):
+                exact = torch.addmm(self.offsets, vectors[unclear], self.centres.T, alpha=-2)
+                codes[unclear] = (exact <= exact.amin(1, keepdim=True) + self.tolerance).to(torch.uint8).argmax(1)
         return codes
 
+    def _on_cpu(self, rows: Tensor, with_lead: bool) -> tuple[Tensor, Tensor]:
+        """Codes int64 [rows] and, where asked for, by how much the second best is worse.
 
-def _cheapest(costs: Tensor) -> Tensor:
-    """The code of the least cost of each row, the lower one on ties. On a CPU numpy finds it many times as fast as torch."""
-    return torch.from_numpy(costs.numpy().argmin(1)) if costs.device.type == "cpu" else costs.argmin(1)
+        A chunk's costs stay in the core's cache until they were looked at; numpy finds least values many times as fast as torch does.
+        """
+        num_codes = self.table.shape[1]
+        size = max(1, CELLS_A_CHUNK // num_codes)
+        codes, lead = np.empty(len(rows), dtype=np.int64), np.empty(len(rows), dtype=np.float32)
+        table = torch.empty(min(size, len(rows)), num_codes)
+        for at in range(0, len(rows), size):
+            part = rows[at : at + size]
+            costs = torch.mm(part, self.table, out=table[: len(part)]).numpy()
+            found = costs.argmin(1)
+            codes[at : at + size] = found
+            if with_lead:
+                places = np.arange(len(found))
+                least = costs[places, found]
+                costs[places, found] = np.inf
+                lead[at : at + size] = costs.min(1) - least
+        return torch.from_numpy(codes), torch.from_numpy(lead)
+
+    def _on_gpu(self, rows: Tensor, with_lead: bool) -> tuple[Tensor, Tensor]:
+        costs = rows @ self.table
+        if not with_lead or costs.shape[1] == 1:
+            return costs.argmin(1), costs.new_full((len(rows),), torch.inf)
+        least = costs.topk(2, dim=1, largest=False)
+        return least.indices[:, 0], least.values[:, 1] - least.values[:, 0]
 
 
 def tally(vectors: Tensor, codes: Tensor, num_codes: int) -> tuple[Tensor, Tensor]:

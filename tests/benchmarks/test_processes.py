@@ -10,7 +10,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from benchmarks.bootstrap.processes import measured, need_disk, watch
+from benchmarks.bootstrap.worlds import JOBS
+from benchmarks.processes import measured, need_disk, watch
 from clrflow.errors import BadInput, ClrflowError
 
 
@@ -25,19 +26,19 @@ def tables(folder: Path) -> dict[str, str]:
 
 def test_a_job_is_measured_once_and_found_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     arguments = {**tables(tmp_path), "positive": ["click"]}
-    found = measured("count", tmp_path, arguments)
+    found = measured(JOBS, "count", tmp_path, arguments)
     assert found.facts == {"engagements_in": 2, "engagements_out": 2}
     assert found.seconds > 0
     assert found.cpu_seconds > 0
     assert found.peak_bytes > 20e6  # pyarrow alone takes more
     assert "found its figures" not in capsys.readouterr().out
-    assert measured("count", tmp_path, arguments) == found
+    assert measured(JOBS, "count", tmp_path, arguments) == found
     assert "found its figures" in capsys.readouterr().out
 
 
 def test_a_job_that_fails_says_its_last_lines_and_leaves_no_figures(tmp_path: Path) -> None:
     with pytest.raises(ClrflowError, match=r"count: ended with code 1(?s:.)*holds no Parquet file"):
-        measured("count", tmp_path, {"events": str(tmp_path), "requests": str(tmp_path), "positive": ["click"]})
+        measured(JOBS, "count", tmp_path, {"events": str(tmp_path), "requests": str(tmp_path), "positive": ["click"]})
     assert not list((tmp_path / "figures").iterdir()) + list((tmp_path / "tmp").iterdir())
 
 

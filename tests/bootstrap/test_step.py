@@ -162,6 +162,7 @@ def test_neither_the_order_of_rows_nor_the_size_of_ranges_leaves_a_trace(
     outcome: Outcome, world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("clrflow.bootstrap.duckdb_engine.REQUESTS_AT_ONCE", 40)
+    monkeypatch.setattr("clrflow.bootstrap.duckdb_engine.ENGAGEMENTS_AT_ONCE", 50)
     monkeypatch.setattr("clrflow.bootstrap.dataset.REQUESTS_A_BUCKET", 4)
     monkeypatch.setattr("clrflow.bootstrap.dataset.LISTED_A_BUCKET", 2)
     monkeypatch.setattr("clrflow.bootstrap.duckdb_engine.LISTS_AT_ONCE", 70)

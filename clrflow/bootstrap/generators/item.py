@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from clrflow import storage
-from clrflow.bootstrap.engine import BUCKET, Part, spans_of
+from clrflow.bootstrap.engine import BUCKET, Engine, Part, spans_of
 from clrflow.bootstrap.expressions import Table, best
 from clrflow.bootstrap.generators.base import View, register
 from clrflow.bootstrap.generators.medoids import greedy_medoids
@@ -92,7 +92,15 @@ class ItemGenerator:
         return near.select("list_id").distinct()
 
     def _edges(self, view: View) -> Table:
-        return view.engine.once("co_engagements", lambda: co_engagements(view.learnt))
+        return view.engine.once("co_engagements", lambda: self._graph(view.engine, view.learnt))
+
+    def _graph(self, engine: Engine, learnt: Table) -> list[Table]:
+        """co_engagements of some users after others; what several of them have in common is added up by whoever reads it."""
+        num_parts = 1
+        if engine.max_engagements is not None:
+            num_parts = max(1, -(-int(engine.value(learnt.count())) // engine.max_engagements))
+        part = (learnt.user_id % num_parts + num_parts) % num_parts  # of negative ids too
+        return [co_engagements(learnt.filter(part == number)) for number in range(num_parts)] if num_parts > 1 else [co_engagements(learnt)]
 
     def _known(self, view: View, joined: Table) -> Table:
         """Pairs that a list of the `period` may count."""
@@ -104,7 +112,7 @@ class ItemGenerator:
 
 
 def co_engagements(learnt: Table) -> Table:
-    """Pairs of items in both directions: item_id, other_id, since (the later engagement's period), n."""
+    """Pairs of items in both directions: item_id, other_id, since (the later engagement's period), n (to be summed)."""
     ahead = learnt.mutate(step=ibis.array(list(range(1, WINDOW + 1))).cast("array<int64>").unnest())
     ahead = ahead.select("user_id", "item_id", seq=ahead.seq + ahead.step)
     later = learnt.view().select("user_id", "seq", "period", other_id="item_id")

@@ -51,15 +51,25 @@ class Measured:
         return self.peak_bytes / 1e9
 
 
-def measured(job: str, folder: Path, arguments: Mapping[str, Any]) -> Measured:
-    """Run `jobs.JOBS[job](**arguments)` in a new process; ClrflowError with its last lines when it fails.
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Jobs:
+    """The jobs of a benchmark."""
+
+    module: str
+    """Whose JOBS holds them by name; job.py says what a job is."""
+    code: tuple[str, ...]
+    """Folders of the repository whose state the figures depend on."""
+
+
+def measured(jobs: Jobs, job: str, folder: Path, arguments: Mapping[str, Any]) -> Measured:
+    """Run a job in a new process; ClrflowError with its last lines when it fails.
 
     The result is kept in `folder`/figures under the job, its arguments and the code's state, so that a long benchmark goes on where it was stopped.
     """
     figures, scratch = folder / "figures", folder / "tmp"
     for place in (figures, scratch):
         place.mkdir(parents=True, exist_ok=True)
-    kept = figures / f"{job}-{storage.fingerprint_of(job, arguments, _code())}.json"
+    kept = figures / f"{job}-{storage.fingerprint_of(job, arguments, _state_of(jobs.code))}.json"
     if kept.exists():
         say(f"{job}: found its figures in {kept}")
         return Measured(**json.loads(kept.read_text()))
@@ -67,7 +77,7 @@ def measured(job: str, folder: Path, arguments: Mapping[str, Any]) -> Measured:
     say(f"{job} {shown}: started")
     with tempfile.TemporaryDirectory(dir=scratch) as temporary:
         answer, log = Path(temporary) / "answer.json", Path(temporary) / "log"
-        command = [sys.executable, "-m", "benchmarks.bootstrap.jobs", job, json.dumps(arguments), str(answer)]
+        command = [sys.executable, "-m", "benchmarks.job", jobs.module, job, json.dumps(arguments), str(answer)]
         with log.open("wb") as out:
             # A session of its own: whatever it starts ends with it.
             process = subprocess.Popen(
@@ -145,9 +155,8 @@ def _resident(process: psutil.Process) -> int:
 
 
 @functools.cache
-def _code() -> str:
+def _state_of(folders: tuple[str, ...]) -> str:
     """A hash of the code that is measured, as it was when this process first looked."""
-    root = Path(__file__).parents[2]
-    parts = [root / "clrflow" / "data", root / "clrflow" / "bootstrap", Path(__file__).parent]
-    files = sorted(file for part in parts for file in part.rglob("*.py"))
+    root = Path(__file__).parents[1]
+    files = sorted(file for folder in folders for file in (root / folder).rglob("*.py"))
     return storage.fingerprint_of([(str(file.relative_to(root)), file.read_text()) for file in files])

@@ -1,0 +1,48 @@
+"""RQ-k-means and RQ-VAE of the package semantic-id."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from semantic_id.algorithms import RQVAE, RQKMeans  # type: ignore[import-not-found, import-untyped, unused-ignore]
+
+from benchmarks.semantic_ids.peers import Fitted, Floats, Ints, sum_of
+
+SAMPLE_PER_CODE = 64
+"""Vectors a code that k-means is fitted to, as ours; without a limit a million of them take hours."""
+BATCH = 2048
+
+
+def fit_kmeans(embeddings: Floats, levels: int, codes: int, seed: int) -> Fitted:
+    """Plain k-means by scikit-learn, one start a level (the package's ten take ten times as long)."""
+    rows = np.random.default_rng(seed).permutation(len(embeddings))[: SAMPLE_PER_CODE * codes]
+    model = RQKMeans(n_levels=levels, n_clusters=codes, max_iter=25, n_init=1, random_state=seed).fit(embeddings[np.sort(rows)])
+    codebooks = [np.asarray(book, dtype=np.float32) for book in model.codebooks_]
+    return Fitted(encode=functools.partial(_in_batches, model.encode), decode=functools.partial(sum_of, codebooks))
+
+
+def fit_rqvae(embeddings: Floats, levels: int, codes: int, seed: int, epochs: int, sinkhorn: float) -> Fitted:
+    """The autoencoder with its k-means start; `sinkhorn` balances the last level's codes in training, as LC-Rec does (0: none)."""
+    torch.manual_seed(seed)
+    model = RQVAE(
+        in_dim=embeddings.shape[1], num_emb_list=[codes] * levels, e_dim=64, layers=[256, 128], kmeans_init=True, kmeans_iters=20, lr=1e-3,
+        batch_size=BATCH, epochs=epochs, sk_epsilons=[0.0] * (levels - 1) + [sinkhorn] if sinkhorn else None,
+    )  # fmt: skip
+    model.fit(embeddings)
+    module: Any = model.module.eval()
+
+    def decode(found: Ints) -> Floats:
+        with torch.no_grad():
+            rows = torch.from_numpy(found)
+            latents = torch.stack([layer.embedding.weight[rows[:, level]] for level, layer in enumerate(module.rq.vq_layers)]).sum(0)
+            return np.asarray(module.decoder(latents).numpy())
+
+    return Fitted(encode=functools.partial(_in_batches, model.encode), decode=functools.partial(_in_batches, decode))
+
+
+def _in_batches(work: Callable[[Any], Any], rows: Any) -> Any:
+    return np.concatenate([work(rows[at : at + BATCH]) for at in range(0, len(rows), BATCH)])

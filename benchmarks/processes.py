@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import importlib.metadata
 import json
 import os
 import shutil
@@ -58,7 +59,9 @@ class Jobs:
     module: str
     """Whose JOBS holds them by name; job.py says what a job is."""
     code: tuple[str, ...]
-    """Folders of the repository whose state the figures depend on."""
+    """Folders of the repository whose state the figures depend on, beside how jobs are run."""
+    packages: tuple[str, ...] = ()
+    """Packages whose versions they depend on."""
 
 
 def measured(jobs: Jobs, job: str, folder: Path, arguments: Mapping[str, Any]) -> Measured:
@@ -69,7 +72,7 @@ def measured(jobs: Jobs, job: str, folder: Path, arguments: Mapping[str, Any]) -
     figures, scratch = folder / "figures", folder / "tmp"
     for place in (figures, scratch):
         place.mkdir(parents=True, exist_ok=True)
-    kept = figures / f"{job}-{storage.fingerprint_of(job, arguments, _state_of(jobs.code))}.json"
+    kept = figures / f"{job}-{storage.fingerprint_of(job, arguments, _state_of(jobs))}.json"
     if kept.exists():
         say(f"{job}: found its figures in {kept}")
         return Measured(**json.loads(kept.read_text()))
@@ -155,8 +158,17 @@ def _resident(process: psutil.Process) -> int:
 
 
 @functools.cache
-def _state_of(folders: tuple[str, ...]) -> str:
-    """A hash of the code that is measured, as it was when this process first looked."""
+def _state_of(jobs: Jobs) -> str:
+    """A hash of what is measured, as it was when this process first looked: code, packages, cores."""
     root = Path(__file__).parents[1]
-    files = sorted(file for folder in folders for file in (root / folder).rglob("*.py"))
-    return storage.fingerprint_of([(str(file.relative_to(root)), file.read_text()) for file in files])
+    files = sorted(file for folder in jobs.code for file in (root / folder).rglob("*.py"))
+    files += [Path(__file__), Path(__file__).with_name("job.py")]
+    contents = [(str(file.relative_to(root)), file.read_text()) for file in files]
+    return storage.fingerprint_of(contents, [_version(package) for package in jobs.packages], len(os.sched_getaffinity(0)))
+
+
+def _version(package: str) -> str:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return ""

@@ -16,9 +16,11 @@ from clrflow import storage
 from clrflow.config import PipelineConfig, is_inline, load_config, parse_config, read_inline, with_overrides
 from clrflow.errors import BadInput, ConfigError
 from clrflow.index.published import published_train
+from clrflow.manifest import Manifest
 from clrflow.progress import say
 from clrflow.run_names import name_for_job, new_run_name
-from clrflow.semantic_ids.previous import PUBLISHED, PUBLISHED_OR_NEW, published_tokenizer
+from clrflow.semantic_ids.previous import hash_of, published_tokenizer, source_of
+from clrflow.semantic_ids.settings import PUBLISHED, PUBLISHED_OR_NEW
 from clrflow.steps import Run
 
 _MACRO = re.compile(r"\[\[.*?\]\]|\{\{.*?\}\}")
@@ -117,21 +119,31 @@ def _with_published(config: PipelineConfig, workspace: str) -> PipelineConfig:
 
     The first run has no table that it could freeze and no ids to keep.
     """
-    changes, new_ids = [], False
+    changes = []
     if config.semantic_ids.tokenizer == PUBLISHED_OR_NEW:
-        new_ids = not published_tokenizer(workspace)
-        if new_ids:
-            say(f"no tokenizer is published in {workspace} yet: semantic ids are made anew")
-        changes.append(f"semantic_ids.tokenizer={'' if new_ids else PUBLISHED}")
+        there = bool(published_tokenizer(workspace))
+        if not there:
+            say(f"{workspace} has no tokenizer of a published model: semantic ids are made anew")
+        changes.append(f"semantic_ids.tokenizer={PUBLISHED if there else ''}")
     training = config.training
     if training.frozen_table_from == "published_or_auto":
-        # Tables stand for the ids that they were trained with.
-        if training.schedule not in ("frozen", "delayed") or (published_train(workspace) and not new_ids):
+        if training.schedule not in ("frozen", "delayed") or _keeps_published_ids(config, workspace):
             changes.append("training.frozen_table_from=published")
         else:
-            say(f"no tables are published in {workspace} yet: training.schedule={training.schedule} becomes auto, and validation picks")
+            say(
+                f"{workspace} has no published tables for this run's semantic ids: training.schedule={training.schedule} becomes auto, and "
+                "validation picks"
+            )
             changes += ["training.schedule=auto", "training.frozen_table_from="]
     return with_overrides(config, changes) if changes else config
+
+
+def _keeps_published_ids(config: PipelineConfig, workspace: str) -> bool:
+    """Whether the published model's tables stand for the ids that this run will have."""
+    train, source = published_train(workspace), source_of(config.semantic_ids, workspace)
+    if not train or not source.uri or source.setting != "tokenizer":
+        return False
+    return hash_of(source.uri) == str(Manifest.load(train).facts["tokenizer_hash"])
 
 
 def _resumed(resume: str, workspace: str, changes: list[str]) -> PipelineConfig:
@@ -157,7 +169,7 @@ def _with_absolute_places(config: PipelineConfig) -> PipelineConfig:
     raw = config.model_dump(mode="json")
     raw["data"]["tables"] = storage.absolute(config.data.tables)
     for name in ("tokenizer", "start_from"):
-        if "/" in raw["semantic_ids"][name]:  # and not a word like `published`
+        if raw["semantic_ids"][name] not in ("", PUBLISHED, PUBLISHED_OR_NEW):
             raw["semantic_ids"][name] = storage.absolute(raw["semantic_ids"][name])
     return parse_config(raw, "run")
 

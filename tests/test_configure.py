@@ -176,7 +176,7 @@ def test_a_first_run_with_no_published_model_lets_validation_pick_the_schedule(t
     run = configure_run(preset="production", workspace=str(tmp_path), overrides="data.tables=/t")
     assert (run.config.training.schedule, run.config.training.frozen_table_from) == ("auto", "")
     assert run.config.semantic_ids.tokenizer == ""
-    assert "no tables are published" in capsys.readouterr().out
+    assert "no published tables for this run's semantic ids" in capsys.readouterr().out
 
 
 def test_a_later_run_starts_from_the_published_model(tmp_path: Path) -> None:
@@ -201,12 +201,22 @@ def test_a_published_model_whose_tokenizer_is_gone_has_no_tables_that_fit(tmp_pa
     assert (config.semantic_ids.tokenizer, config.training.schedule) == ("", "auto")
 
 
+@pytest.mark.parametrize(
+    "ids", ["semantic_ids.tokenizer=", "semantic_ids.tokenizer= semantic_ids.start_from=published", "semantic_ids.tokenizer=OTHER"]
+)
+def test_tables_are_not_frozen_under_other_ids_than_their_own(tmp_path: Path, ids: str) -> None:
+    publish_trained(tmp_path)
+    other = str(tmp_path / "steps/semantic_ids/s0")
+    config = configure_run(preset="production", workspace=str(tmp_path), overrides=f"data.tables=/t {ids.replace('OTHER', other)}").config
+    assert (config.training.schedule, config.training.frozen_table_from) == ("auto", "")
+
+
 def test_the_place_of_a_tokenizer_is_made_absolute_and_words_are_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     config = configure_run(
-        preset="small", workspace="w", overrides="data.tables=/t semantic_ids.tokenizer=./mine/t semantic_ids.start_from=published"
+        preset="small", workspace="w", overrides="data.tables=/t semantic_ids.tokenizer=mine semantic_ids.start_from=published"
     ).config
-    assert (config.semantic_ids.tokenizer, config.semantic_ids.start_from) == (str(tmp_path / "mine/t"), "published")
+    assert (config.semantic_ids.tokenizer, config.semantic_ids.start_from) == (str(tmp_path / "mine"), "published")
 
 
 def publish_trained(workspace: Path) -> None:
@@ -220,7 +230,8 @@ def publish_trained(workspace: Path) -> None:
 
     for number in ("0", "1"):
         tokenizer = result("semantic_ids", f"s{number}", {"n": number}, {})
-        facts = {"checkpoint": "checkpoints/co_train/best", "n": number}
+        storage.write_json(f"{tokenizer.uri}/tokenizer/tokenizer.json", {"hash": f"hash {number}"})
+        facts = {"checkpoint": "checkpoints/co_train/best", "n": number, "tokenizer_hash": f"hash {number}"}
         train = result("train", f"t{number}", facts, {"semantic_ids": tokenizer.fingerprint})
     storage.write_text(str(workspace / "bundle/index.txt"), "index")
     bundle = {"": str(workspace / "bundle")}

@@ -22,7 +22,11 @@ from clrflow.steps import Run
 ROOT = Path(os.environ.get("CLRFLOW_BENCH_WORKSPACE", "demo/bench-bootstrap")).absolute()
 """Tables and results lie here; figures that were measured stay and are found again."""
 
-JOBS = Jobs(module="benchmarks.bootstrap.jobs", code=("clrflow/data", "clrflow/bootstrap", "benchmarks/bootstrap"))
+JOBS = Jobs(
+    module="benchmarks.bootstrap.jobs",
+    code=("clrflow/data", "clrflow/bootstrap", "benchmarks/bootstrap"),
+    packages=("duckdb", "ibis-framework", "pandas", "polars", "pyarrow", "pyspark"),
+)
 DAYS, SEED = 20, 5
 ROWS_A_USER = 117
 """Events of a synthetic user: 39 engagements and two impressions beside each."""

@@ -26,20 +26,23 @@ MILLION, DEEP_LEVELS, DEEP_CODES = 1_000_000, 5, 2048
 BALANCES = (0.0, 0.03, 0.1, 0.3, 1.0, 3.0)
 WIDTHS = (64, 128)
 ENCODED = 65_536
+STEADY = 20_000
+"""Synthetic items whose ids are made several times: so many that every kind of work is cut into parts."""
 PUBLISHED_COLLISION = 0.0011
 SEED = 0
 
+OURS, FAISS = "clrflow", "faiss residual k-means"
+
 PEERS: dict[str, tuple[str, dict[str, Any], str]] = {
-    "faiss residual k-means": ("faiss", {}, "faiss"),
+    FAISS: ("faiss", {}, "faiss"),
     "vector-quantize-pytorch ResidualVQ": ("residual_vq", {}, "vector_quantize_pytorch"),
     "semantic-id RQKMeans": ("rq_kmeans", {}, "semantic_id"),
     "semantic-id RQVAE": ("rq_vae", {"epochs": 500, "sinkhorn": 0.0}, "semantic_id"),
     "semantic-id RQVAE, Sinkhorn": ("rq_vae", {"epochs": 500, "sinkhorn": 0.003}, "semantic_id"),
 }
 """Name → job, its options, and the package that must be there."""
-ON_A_MILLION = ("faiss residual k-means", "vector-quantize-pytorch ResidualVQ", "semantic-id RQKMeans")
+ON_A_MILLION = (FAISS, "vector-quantize-pytorch ResidualVQ", "semantic-id RQKMeans")
 """Peers that end within half an hour there."""
-OURS = "clrflow"
 
 Found = tuple[list[Row], list[Claim]]
 
@@ -85,7 +88,7 @@ def tokenized(job: str, world: str, levels: int, codes: int, **options: Any) -> 
         "cosine": judged["cosine"], "codes used, perplexity / used": by_level, "collision": judged["collision"], "floor": judged["floor"],
         "collision after": judged["collision_after"], "agreement 1, 2": _pair(judged["agreement"]), "random": judged["agreement_random"],
         "train s": made.facts["train_s"], "encode s": made.facts["encode_s"], "s": made.seconds, "peak GB": made.peak_gb,
-        "_used": judged["used"], "_evenness": judged["evenness"], "_facts": made.facts,
+        "_used": judged["used"], "_evenness": judged["evenness"],
     }  # fmt: skip
 
 
@@ -121,44 +124,42 @@ def texts() -> Found:
 
 def promises(found: Mapping[str, Mapping[str, Any]] | None) -> list[Claim]:
     """What is promised on Beauty; None where it can't be had."""
-    names = {
-        "fewest codes used of a level": f"{CODES}",
-        "reconstruction cosine over that of faiss": "≥ 0.98",
-        "perplexity over codes used, level 1": "≥ 0.90",
-        "perplexity over codes used, least of the levels below": "≥ 0.80",
-        "collision above the floor, before ids are unique": f"≤ {PUBLISHED_COLLISION}",
-        "collision of the ids": "0",
-        "time over that of the fastest peer of equal cosine (within 2 %)": "≤ 1",
-    }
-    titles = [f"beauty: {name}" for name in names]
-    if found is None:
-        return [
-            Claim(name=name, goal=goal, value=None, holds=None, needs="Amazon Beauty, which isn't here")
-            for name, goal in zip(titles, names.values(), strict=True)
-        ]
-    ours, faiss = found[OURS], found["faiss residual k-means"]
-    fastest = min(row["s"] for who, row in found.items() if who != OURS and row["cosine"] >= 0.98 * ours["cosine"])
-    used, cosine, excess, time = (
-        min(ours["_used"]),
-        ours["cosine"] / faiss["cosine"],
-        ours["collision"] - ours["floor"],
-        ours["s"] / fastest,
-    )
-    first, below = ours["_evenness"][0], min(ours["_evenness"][1:])
-    values = [used, cosine, first, below, excess, ours["collision after"], time]
-    hold = [
-        used == CODES,
-        cosine >= 0.98,
-        first >= 0.9,
-        below >= 0.8,
-        excess <= PUBLISHED_COLLISION,
-        ours["collision after"] == 0,
-        time <= 1,
-    ]
+    ours = (found or {}).get(OURS)
+    faiss = (found or {}).get(FAISS)
+    alike = [row["s"] for who, row in (found or {}).items() if ours and who != OURS and row["cosine"] >= 0.98 * ours["cosine"]]
+    texts, package = "Amazon Beauty, which isn't here", f"{FAISS} and Amazon Beauty"
+
+    def claim(name: str, goal: str, value: float | None, holds: Callable[[float], bool], needs: str = texts) -> Claim:
+        missing = value is None
+        return Claim(
+            name=f"beauty: {name}",
+            goal=goal,
+            value=value,
+            holds=None if value is None else holds(value),
+            needs=needs if missing else "small",
+        )
+
     return [
-        Claim(name=name, goal=goal, value=value, holds=holds)
-        for name, goal, value, holds in zip(titles, names.values(), values, hold, strict=True)
-    ]
+        claim("fewest codes used of a level", f"{CODES}", min(ours["_used"]) if ours else None, lambda value: value == CODES),
+        claim(
+            "reconstruction cosine over that of faiss", "≥ 0.98", ours["cosine"] / faiss["cosine"] if ours and faiss else None,
+            lambda value: value >= 0.98, package,
+        ),
+        claim("perplexity over codes used, level 1", "≥ 0.90", ours["_evenness"][0] if ours else None, lambda value: value >= 0.9),
+        claim(
+            "perplexity over codes used, least of the levels below", "≥ 0.80", min(ours["_evenness"][1:]) if ours else None,
+            lambda value: value >= 0.8,
+        ),
+        claim(
+            "collision above the floor, before ids are unique", f"≤ {PUBLISHED_COLLISION}", ours["collision"] - ours["floor"] if ours else None,
+            lambda value: value <= PUBLISHED_COLLISION,
+        ),
+        claim("collision of the ids", "0", ours["collision after"] if ours else None, lambda value: value == 0),
+        claim(
+            "time over that of the fastest peer of equal cosine (within 2 %)", "≤ 1", ours["s"] / min(alike) if ours and alike else None,
+            lambda value: value <= 1, package,
+        ),
+    ]  # fmt: skip
 
 
 def frontier() -> Found:
@@ -203,32 +204,34 @@ def encoding() -> Found:
     rows: list[Row] = []
     claims: list[Claim] = []
     for width in WIDTHS:
-        peers = ["faiss"] + ([] if without("vector_quantize_pytorch") else ["residual_vq"])
+        peers = [job for job, package in (("faiss", "faiss"), ("residual_vq", "vector_quantize_pytorch")) if not without(package)]
         rates = {
             who: ENCODED / figures("encode", who=who, dim=width, num_items=ENCODED, levels=DEEP_LEVELS, codes=DEEP_CODES).seconds
             for who in ("ours", "ours float32", *peers)
         }
         rows += [{"part": "encoding", "width": width, "who": who, "items / s": rate} for who, rate in rates.items()]
-        ratio = rates["ours"] / max(rates[peer] for peer in peers)
+        ratio = rates["ours"] / max(rates[peer] for peer in peers) if peers else None
         if width == WIDTHS[0]:
             claims.append(
                 Claim(name=f"items encoded a second, width {width}", goal="≥ 60,000", value=rates["ours"], holds=rates["ours"] >= 60_000)
             )
-        claims.append(Claim(name=f"encoding over the fastest peer, width {width}", goal="≥ 1.2", value=ratio, holds=ratio >= 1.2))
+        name, needs = f"encoding over the fastest peer, width {width}", "small" if peers else "a peer (the extra clrflow[bench])"
+        claims.append(Claim(name=name, goal="≥ 1.2", value=ratio, holds=None if ratio is None else ratio >= 1.2, needs=needs))
     return rows, claims
 
 
 def stability() -> Found:
     """Whether ids are what they were, and how many items keep their first codes when a tenth more items come."""
-    world, missing = saved("movielens titles")
-    if missing:
-        return [{"part": "stability", "what": f"skipped, {missing}"}], []
-    found = figures("stability", world=world, folder=f"{world}/tokenizer", levels=LEVELS, codes=CODES).facts
+    world = str(ROOT / "steady")
+    figures("generate", folder=world, num_items=STEADY)
+    found = figures("stability", world=world, folder=f"{world}/tokenizer", levels=LEVELS, codes=2 * CODES).facts
     rows: list[Row] = [{"part": "stability", "what": name, "equal": str(value)} for name, value in found.items()]
     claims = [Claim(name=f"ids equal: {name}", goal="1", value=float(value), holds=value) for name, value in found.items()]
-    for how, kept in figures("drift", world=world, levels=LEVELS, codes=CODES, share=0.9).facts.items():
-        shares = {f"first {depth}": share for depth, share in enumerate(kept, 1)}
-        rows.append({"part": "items that keep their codes when a tenth more come", "ids are": how, **shares})
+    for name in ("beauty", "movielens titles"):
+        texts, missing = saved(name)
+        for how, kept in () if missing else figures("drift", world=texts, levels=LEVELS, codes=CODES, share=0.9).facts.items():
+            shares = {f"first {depth}": share for depth, share in enumerate(kept, 1)}
+            rows.append({"part": "items that keep their codes when a tenth more come", "of": name, "ids are": how, **shares})
     return rows, claims
 
 

@@ -202,6 +202,8 @@ def encode(who: str, dim: int, num_items: int, levels: int, codes: int) -> dict[
         from vector_quantize_pytorch import ResidualVQ  # type: ignore[import-not-found, import-untyped, unused-ignore]
 
         peer = ResidualVQ(dim=dim, num_quantizers=levels, codebook_size=codes).eval()
+        for layer, book in zip(peer.layers, books, strict=True):
+            layer._codebook.embed.copy_(torch.from_numpy(book)[None])
 
         def run(part: Any) -> Any:
             with torch.no_grad():
@@ -229,12 +231,9 @@ def _catalogue(world: Any) -> Any:
 
 
 def _use_all_cores() -> None:
-    import faiss as library
     import torch
 
-    cores = len(os.sched_getaffinity(0))
-    torch.set_num_threads(cores)
-    library.omp_set_num_threads(cores)
+    torch.set_num_threads(len(os.sched_getaffinity(0)))
 
 
 JOBS: dict[str, Callable[..., dict[str, Any]]] = {

@@ -10,7 +10,6 @@ import os
 from pathlib import Path
 
 import numpy as np
-import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
@@ -23,7 +22,11 @@ from clrflow.semantic_ids.catalogue import read_catalogue, unit_vectors
 ROOT = Path(os.environ.get("CLRFLOW_BENCH_WORKSPACE", "demo/bench-semantic-ids")).absolute()
 SHARED = Path(__file__).resolve().parents[3] / "shared" / "data"
 """Beside the project; README.md there says where the files come from."""
-JOBS = Jobs(module="benchmarks.semantic_ids.jobs", code=("clrflow/semantic_ids", "clrflow/data", "benchmarks/semantic_ids"))
+JOBS = Jobs(
+    module="benchmarks.semantic_ids.jobs",
+    code=("clrflow/semantic_ids", "clrflow/data", "clrflow/launch", "benchmarks/semantic_ids"),
+    packages=("torch", "faiss-cpu", "vector-quantize-pytorch", "semantic-id", "scikit-learn", "wordllama"),
+)
 Ints = NDArray[np.int64]
 
 SYNTHETIC_DIM, TOPICS, THEMES = 128, 1000, 40_000
@@ -100,17 +103,3 @@ def _directions(rng: np.random.Generator, count: int) -> NDArray[np.float32]:
     # Each dimension counts for less than the one before, as in vectors of texts; length is 1 on average.
     spread = np.arange(1, SYNTHETIC_DIM + 1) ** -0.3
     return np.asarray(rng.normal(size=(count, SYNTHETIC_DIM)) * (spread / np.linalg.norm(spread)), dtype=np.float32)
-
-
-def table_of(world: World) -> pa.Table:
-    """As the table `items`, for what reads that."""
-    dim = world.embeddings.shape[1]
-    return pa.table(
-        {
-            "item_id": pa.array(np.arange(len(world.embeddings), dtype=np.int64)),
-            "interests": pa.ListArray.from_arrays(
-                pa.array(np.concatenate([[0], np.cumsum(world.num_groups)]), pa.int32()), pa.array(world.groups)
-            ),
-            "content_embedding": pa.FixedSizeListArray.from_arrays(pa.array(world.embeddings.reshape(-1)), dim),
-        }
-    )

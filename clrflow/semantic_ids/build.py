@@ -19,6 +19,7 @@ from clrflow.progress import say
 from clrflow.semantic_ids import quality
 from clrflow.semantic_ids.assign import Assigned, check_capacity
 from clrflow.semantic_ids.catalogue import Catalogue
+from clrflow.semantic_ids.previous import Source
 from clrflow.semantic_ids.processes import train_by_processes
 from clrflow.semantic_ids.settings import SemanticIdSettings
 from clrflow.semantic_ids.tokenizer import Tokenizer
@@ -35,6 +36,8 @@ class Built:
     trained: Trained | None
     """None where a tokenizer was taken as it was."""
     train_s: float
+    is_new: NDArray[np.bool_]
+    """[items]: those that got their id now; all of them where ids were made anew."""
     change: quality.Change | None
     """None where there was no tokenizer before."""
 
@@ -58,25 +61,34 @@ def build(catalogue: Catalogue, settings: SemanticIdSettings, start: Tokenizer |
         trained = train(torch.from_numpy(catalogue.embeddings), settings, device, model)
     train_s = time.monotonic() - started
     tokenizer, assigned = Tokenizer.found(trained.model, catalogue.item_ids, catalogue.embeddings)
-    change = _change(catalogue, start, assigned.codes) if start is not None else None
-    return Built(tokenizer=tokenizer, assigned=assigned, trained=trained, train_s=train_s, change=change)
+    change = None
+    if start is not None:
+        change = _change(catalogue, start, assigned.codes, start.nearest_codes(catalogue.item_ids, catalogue.embeddings))
+    is_new = np.ones(len(catalogue), dtype=bool)
+    return Built(tokenizer=tokenizer, assigned=assigned, trained=trained, train_s=train_s, is_new=is_new, change=change)
 
 
 def add(catalogue: Catalogue, tokenizer: Tokenizer) -> Built:
     """Give ids to the items that `tokenizer` doesn't know; all others keep theirs."""
     grown = tokenizer.with_items(catalogue.item_ids, catalogue.embeddings)
-    codes = grown.codes_of(catalogue.item_ids)
-    assigned = Assigned(codes=codes, nearest=grown.nearest_codes(catalogue.item_ids, catalogue.embeddings))
-    return Built(tokenizer=grown, assigned=assigned, trained=None, train_s=0.0, change=_change(catalogue, tokenizer, codes))
+    assigned = Assigned(codes=grown.codes_of(catalogue.item_ids), nearest=grown.nearest_codes(catalogue.item_ids, catalogue.embeddings))
+    return Built(
+        tokenizer=grown,
+        assigned=assigned,
+        trained=None,
+        train_s=0.0,
+        is_new=~np.isin(catalogue.item_ids, tokenizer.item_ids),
+        change=_change(catalogue, tokenizer, assigned.codes, assigned.nearest),
+    )
 
 
-def load_previous(uri: str, name: str, settings: SemanticIdSettings) -> Tokenizer | None:
-    """The tokenizer at `uri`, which the setting `name` names; None for "". ConfigError where its sizes aren't those of the settings."""
-    if not uri:
+def load_previous(source: Source, settings: SemanticIdSettings) -> Tokenizer | None:
+    """The tokenizer to go on from, None for none; ConfigError where its sizes aren't those of the settings."""
+    if not source.uri:
         return None
-    tokenizer = Tokenizer.load(uri)
+    tokenizer = Tokenizer.load(source.uri)
     sizes: dict[str, Any] = {"num_levels": tokenizer.num_levels, "num_codes": tokenizer.num_codes}
-    if name == "start_from":  # of one that is kept as it is, the towers may be anything
+    if source.setting == "start_from":  # of one that is kept as it is, the towers may be anything
         sizes |= {"latent_dim": tokenizer.model.latent_dim, "hidden_dims": tokenizer.model.hidden_dims}
     wanted = settings.model_copy(update={"latent_dim": min(settings.latent_dim, tokenizer.model.dim)})
     unlike = [
@@ -84,19 +96,20 @@ def load_previous(uri: str, name: str, settings: SemanticIdSettings) -> Tokenize
     ]
     if unlike:
         raise ConfigError(
-            f"semantic_ids.{name}: the tokenizer {uri} has {', '.join(unlike)}; set these as they are there, or leave {name} empty to make ids anew."
+            f"semantic_ids.{source.setting}: the tokenizer {source.uri} has {', '.join(unlike)}; set these as they are there, or leave "
+            f"{source.setting} empty to make ids anew."
         )
     return tokenizer
 
 
-def _change(catalogue: Catalogue, before: Tokenizer, codes: NDArray[np.int32]) -> quality.Change:
+def _change(catalogue: Catalogue, before: Tokenizer, codes: NDArray[np.int32], nearest: NDArray[np.int32]) -> quality.Change:
+    """`nearest` is what `before` says of the catalogue's present embeddings."""
     known = np.isin(catalogue.item_ids, before.item_ids)
-    ids = catalogue.item_ids[known]
     return quality.change_of(
-        before.codes_of(ids),
+        before.codes_of(catalogue.item_ids[known]),
         codes[known],
-        before.nearest_codes(ids, catalogue.embeddings[known]),
+        nearest[known],
         previous=before.hash,
         num_new=int((~known).sum()),
-        num_gone=len(before.item_ids) - len(ids),
+        num_gone=len(before.item_ids) - int(known.sum()),
     )

@@ -117,8 +117,11 @@ class _Search:
 def tally(vectors: Tensor, codes: Tensor, num_codes: int) -> tuple[Tensor, Tensor]:
     """Count and sum of the vectors of each code: [codes], [codes, dim]."""
     counts = torch.bincount(codes, minlength=num_codes).to(vectors.dtype)
-    sums = torch.zeros(num_codes, vectors.shape[1], dtype=vectors.dtype, device=vectors.device).index_add_(0, codes, vectors)
-    return counts, sums
+    sums = torch.zeros(num_codes, vectors.shape[1], dtype=vectors.dtype, device=vectors.device)
+    # Both add in the rows' order; on a GPU index_add_ would not, and equal seeds would give unequal codebooks.
+    return counts, sums.index_add_(0, codes, vectors) if vectors.device.type == "cpu" else sums.index_put_(
+        (codes,), vectors, accumulate=True
+    )
 
 
 def balancing_prices(vectors: Tensor, centres: Tensor, prices: Tensor, balance: float, team: Team = ALONE) -> Tensor:
@@ -178,12 +181,12 @@ def fit(
 
     A centre that serves nobody moves half-way from a random vector (so into a crowd, most likely) to that vector's centre: that splits a
     large cluster instead of giving an outlier a centre of its own. With no more distinct vectors than codes each gets its own centre,
-    and the spare ones lie close around, for items that come later.
+    and the spare ones lie close around, for items that come later, or stay where `start` has them.
     """
     vectors = sample(vectors, SAMPLE_PER_CENTRE * num_codes, generator)
     distinct = _enough_distinct(vectors, num_codes, generator)
     if len(distinct) <= num_codes:
-        return _one_each(distinct, num_codes, generator)
+        return _one_each(distinct, num_codes, generator) if start is None else _own_centres(distinct, start)
     priced = sample(vectors, PRICED_PER_CENTRE * num_codes, generator)
     if start is None:
         chosen = torch.randperm(len(distinct), generator=generator)[:num_codes].to(vectors.device)
@@ -224,3 +227,16 @@ def _one_each(distinct: Tensor, num_codes: int, generator: torch.Generator) -> C
     noise = torch.randn(spare, dim, generator=generator).to(distinct.device) * (0.1 * deviation)
     around = distinct[torch.arange(spare, device=distinct.device) % count] + noise
     return Centres(vectors=torch.cat([distinct, around]), prices=distinct.new_zeros(num_codes))
+
+
+def _own_centres(distinct: Tensor, start: Centres) -> Centres:
+    """Each of few vectors becomes the centre that is nearest to it; of several that want one the nearest gets it, the others idle ones."""
+    centres = start.vectors.clone()
+    codes = nearest(distinct, centres, torch.zeros_like(start.prices))
+    order = (distinct - centres[codes]).square().sum(1).argsort(stable=True).tolist()
+    wanted, owned = codes.tolist(), dict[int, int]()
+    waiting = [row for row in order if owned.setdefault(wanted[row], row) != row]
+    idle = (code for code in range(len(centres)) if code not in owned)
+    owned |= dict(zip(idle, waiting, strict=False))
+    centres[list(owned)] = distinct[list(owned.values())]
+    return Centres(vectors=centres, prices=torch.zeros_like(start.prices))

@@ -78,7 +78,7 @@ class Change:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Quality:
-    """A tokenizer's figures on the catalogue that it was trained on."""
+    """A tokenizer's figures on a catalogue: of the codes nearest to the items' embeddings, and of the ids that the items have."""
 
     num_items: int
     num_zero: int
@@ -91,11 +91,11 @@ class Quality:
     collision_after: float
     """The same of the final ids; always 0."""
     moved: tuple[int, ...]
-    """Items whose id first differs from the nearest codes at level 1, 2, ..."""
+    """Of the items that got their id now, those whose id first differs from the nearest codes at level 1, 2, ..."""
     reconstruction_cosine: float
     """Mean cosine of an embedding and what its nearest codes decode to."""
     reconstruction_cosine_unique: float
-    """The same for the final ids: what uniqueness costs."""
+    """The same for the ids: what uniqueness costs and, where ids are kept, what their embeddings have drifted."""
     agreement: Agreement
 
 
@@ -161,7 +161,7 @@ def levels_of(codes: NDArray[np.int32], usable: tuple[int, ...], num_codes: int)
 
 def mean_cosine(embeddings: NDArray[np.float32], reconstructions: NDArray[np.float32]) -> float:
     """Mean over rows that aren't zero; 1 where there are none, as nothing was lost."""
-    real = np.square(embeddings).sum(1) > 0
+    real = embeddings.any(1)
     if not real.any():
         return 1.0
     total, rows = 0.0, np.flatnonzero(real)

@@ -59,7 +59,8 @@ class ResidualQuantiser(nn.Module):
             start = None if fresh else kmeans.Centres(vectors=self.centres[level], prices=self.prices[level])
             found = kmeans.fit(residuals, self.num_codes, generator, balance=balance, rounds=rounds, start=start, team=team)
             self.centres[level], self.prices[level] = found.vectors, found.prices
-            residuals = residuals - found.vectors[kmeans.nearest(residuals, found.vectors, found.prices, team=team)]
+            if level + 1 < self.num_levels:
+                residuals = residuals - found.vectors[kmeans.nearest(residuals, found.vectors, found.prices, team=team)]
 
     @torch.no_grad()
     def forward(self, latents: Tensor) -> Quantised:
@@ -83,8 +84,9 @@ class ResidualQuantiser(nn.Module):
 
         Of many latents as many are looked at as prove that all codes could be.
         """
+        device = self.centres.device
         for num_rows in (ROWS_A_CODE * self.num_codes, len(latents)):
-            usable = self._num_usable(latents[:num_rows], codes[:num_rows])
+            usable = self._num_usable(latents[:num_rows].to(device), codes[:num_rows].to(device))
             if min(usable) == self.num_codes or num_rows >= len(latents):
                 break
         return usable

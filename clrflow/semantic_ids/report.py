@@ -154,7 +154,7 @@ def _training(report: Report, trained: Trained) -> None:
     report.section(
         "Training",
         f"{len(trained.epochs)} epochs; the towers of epoch {trained.best_epoch} were kept, as they reconstruct held-out items best"
-        f"{' (epoch 0 is the start: principal components)' if trained.best_epoch == 0 else ''}.",
+        f"{' (epoch 0 is where training started from)' if trained.best_epoch == 0 else ''}.",
     )
     if not trained.epochs:
         return

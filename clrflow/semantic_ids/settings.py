@@ -6,6 +6,9 @@ import pydantic
 
 from clrflow.settings import Settings
 
+PUBLISHED, PUBLISHED_OR_NEW = "published", "published_or_new"
+"""Names of tokenizers that are found in the workspace."""
+
 
 class SemanticIdGate(Settings):
     """What a tokenizer must reach; a run that misses one fails and names it. Figures are before ids are made unique."""
@@ -18,6 +21,8 @@ class SemanticIdGate(Settings):
     """(items - unique tuples) / items, above the floor that identical embeddings set."""
     min_reconstruction_cosine: float = pydantic.Field(default=0.4, ge=-1, le=1)
     """Mean cosine of an embedding and its reconstruction."""
+    min_still_nearest: float = pydantic.Field(default=0.5, ge=0, le=1)
+    """Share of known items whose present embedding is nearest to the first code that they have; no effect unless `tokenizer` keeps ids."""
 
 
 class SemanticIdSettings(Settings):
@@ -54,7 +59,17 @@ class SemanticIdSettings(Settings):
     validation_share: float = pydantic.Field(default=0.1, ge=0, lt=1)
     """Share of the items (10,000 at most) held out of training to pick the best epoch; no effect below 50 items."""
     num_processes: int = pydantic.Field(default=1, ge=1)
-    """Processes of this machine that train together, of several threads each; the ids don't depend on it."""
+    """Processes of this machine that train together, each with its share of the cores, or with a GPU of its own where there are GPUs; the ids
+    don't depend on it."""
     seed: int = 0
     """Same seed, same ids."""
     gate: SemanticIdGate = SemanticIdGate()
+
+    @pydantic.field_validator("start_from")
+    @classmethod
+    def _names_a_tokenizer(cls, value: str) -> str:
+        if value == PUBLISHED_OR_NEW:
+            raise ValueError(
+                f"semantic_ids.start_from={value}: training can start from a URI or from `{PUBLISHED}`; leave it empty to start afresh"
+            )
+        return value

@@ -18,10 +18,9 @@ from clrflow.semantic_ids.assign import Assigned
 from clrflow.semantic_ids.build import Built, add, build, load_previous
 from clrflow.semantic_ids.catalogue import Catalogue, read_catalogue, read_interest_names
 from clrflow.semantic_ids.gate import check_gate
-from clrflow.semantic_ids.previous import tokenizer_of
+from clrflow.semantic_ids.previous import source_of
 from clrflow.semantic_ids.report import make_report
 from clrflow.semantic_ids.settings import SemanticIdSettings
-from clrflow.semantic_ids.tokenizer import Tokenizer
 from clrflow.semantic_ids.training import Trained
 from clrflow.steps import StepContext, StepResult
 
@@ -29,16 +28,15 @@ from clrflow.steps import StepContext, StepResult
 def run(context: StepContext) -> StepResult:
     """Give each item of the catalogue a unique tuple of codes; GateError where the codes are of no use."""
     settings, validated = context.config.semantic_ids, context.inputs["validate_data"]
-    kept, start = (
-        load_previous(tokenizer_of(getattr(settings, name), context.workspace, f"semantic_ids.{name}"), name, settings)
-        for name in ("tokenizer", "start_from")
-    )
+    source = source_of(settings, context.workspace)
+    previous = load_previous(source, settings)
     catalogue = read_catalogue(validated.output("items"))
-    built = add(catalogue, kept) if kept else build(catalogue, settings, start)
+    keeps = previous is not None and source.setting == "tokenizer"
+    built = add(catalogue, previous) if previous is not None and keeps else build(catalogue, settings, previous)
     tokenizer = built.tokenizer
-    figures = judge(catalogue, tokenizer, built.assigned, settings)
+    figures = judge(catalogue, built, settings)
     _explain(figures, settings, built.change)
-    check_gate(figures, settings.gate)
+    check_gate(figures, settings.gate, built.change if keeps else None)
 
     codes = pa.FixedSizeListArray.from_arrays(pa.array(built.assigned.codes.reshape(-1)), settings.num_levels)
     schema = codes_schema(settings.num_levels)
@@ -60,18 +58,20 @@ def run(context: StepContext) -> StepResult:
     )
 
 
-def judge(catalogue: Catalogue, tokenizer: Tokenizer, assigned: Assigned, settings: SemanticIdSettings) -> quality.Quality:
-    """All figures of a tokenizer on the catalogue that it was founded with."""
+def judge(catalogue: Catalogue, built: Built, settings: SemanticIdSettings) -> quality.Quality:
+    """All figures of a tokenizer and of the ids that the catalogue's items have."""
+    tokenizer, assigned = built.tokenizer, built.assigned
+    added = Assigned(codes=assigned.codes[built.is_new], nearest=assigned.nearest[built.is_new])
     latents = torch.from_numpy(tokenizer.latents(catalogue.item_ids, catalogue.embeddings))
     usable = tokenizer.model.quantiser.num_usable(latents, torch.from_numpy(assigned.nearest.astype(np.int64)))
     return quality.Quality(
         num_items=len(catalogue),
-        num_zero=int((np.square(catalogue.embeddings).sum(1) == 0).sum()),
+        num_zero=int((~catalogue.embeddings.any(1)).sum()),
         levels=quality.levels_of(assigned.nearest, usable, settings.num_codes),
         collision=quality.collision(assigned.nearest),
         collision_floor=quality.collision(catalogue.embeddings),
         collision_after=quality.collision(assigned.codes),
-        moved=assigned.moved,
+        moved=added.moved,
         reconstruction_cosine=quality.mean_cosine(catalogue.embeddings, tokenizer.decode(assigned.nearest)),
         reconstruction_cosine_unique=quality.mean_cosine(catalogue.embeddings, tokenizer.decode(assigned.codes)),
         agreement=quality.neighbour_agreement(assigned.codes, catalogue.num_interests, catalogue.interests, settings.seed),
@@ -118,7 +118,7 @@ def _explain(figures: quality.Quality, settings: SemanticIdSettings, change: qua
     )
     if sum(figures.moved):
         by_level = ", ".join(f"{count:,} from level {level} on" for level, count in enumerate(figures.moved, 1) if count)
-        say(f"semantic_ids: {sum(figures.moved):,} items moved off their nearest codes to be unique: {by_level}")
+        say(f"semantic_ids: {sum(figures.moved):,} items got other than their nearest codes to be unique: {by_level}")
     if figures.num_zero:
         say(f"semantic_ids: {figures.num_zero:,} items have an embedding of zeros; they share their prefixes and get ids by their item id")
     if change is not None:

@@ -81,7 +81,8 @@ ALONE = Team()
 
 @functools.cache
 def _threads() -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(max_workers=min(MAX_THREADS, len(os.sched_getaffinity(0))), thread_name_prefix="semantic-ids")
+    cores = len(os.sched_getaffinity(0)) // int(os.environ.get("LOCAL_WORLD_SIZE", "1"))  # which the processes of a machine share
+    return ThreadPoolExecutor(max_workers=max(1, min(MAX_THREADS, cores)), thread_name_prefix="semantic-ids")
 
 
 @contextlib.contextmanager

@@ -19,8 +19,8 @@ import torch
 from numpy.typing import NDArray
 
 from clrflow import storage
-from clrflow.errors import BadInput
-from clrflow.semantic_ids.assign import Assigned, check_capacity, unique_codes
+from clrflow.errors import BadInput, ConfigError
+from clrflow.semantic_ids.assign import Assigned, unique_codes
 from clrflow.semantic_ids.catalogue import refuse_not_finite, unit_vectors
 from clrflow.semantic_ids.previous import DESCRIPTION
 from clrflow.semantic_ids.rqvae import RqVae
@@ -131,7 +131,12 @@ class Tokenizer:
         if not is_new.any():
             return self
         new, rows = unique[is_new], embeddings[first[is_new]]
-        check_capacity(len(self.item_ids) + len(new), self.num_levels, self.num_codes)
+        capacity = self.num_codes**self.num_levels
+        if len(self.item_ids) + len(new) > capacity:
+            raise ConfigError(
+                f"tokenizer {self.hash} has given out {len(self.item_ids):,} of its {capacity:,} ids, so {len(new):,} new items can't get one; "
+                "make ids anew with larger semantic_ids.num_codes or num_levels (semantic_ids.tokenizer empty)."
+            )
         assigned = unique_codes(self.latents(new, rows), new, self.model.quantiser, taken=self.codes)
         return dataclasses.replace(self, item_ids=np.concatenate([self.item_ids, new]), codes=np.concatenate([self.codes, assigned.codes]))
 

@@ -14,6 +14,8 @@ import copy
 import dataclasses
 import functools
 import hashlib
+import io
+import sys
 
 import torch
 from torch import Tensor
@@ -94,7 +96,8 @@ class _Training:
         optimizer = torch.optim.Adam(model.parameters(), lr=self.settings.learning_rate)
         schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, self.settings.max_epochs)
         epochs: list[Epoch] = []
-        with Progress("semantic_ids: training", self.settings.max_epochs, "epochs") as progress:
+        stream = sys.stdout if self.team.rank == 0 else io.StringIO()
+        with Progress("semantic_ids: training", self.settings.max_epochs, "epochs", stream=stream) as progress:
             for number in range(1, self.settings.max_epochs + 1):
                 loss = self._one_pass(model, optimizer)
                 schedule.step()

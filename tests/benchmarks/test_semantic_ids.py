@@ -60,6 +60,18 @@ def test_faiss_codes_what_is_left_over(world: World) -> None:
     assert errors[1] < errors[0]
 
 
+@pytest.mark.parametrize("peer", ["residual_vq", "rq_kmeans", "rq_vae"])
+def test_peers_of_other_packages_decode_what_they_encode(peer: str, saved: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("vector_quantize_pytorch" if peer == "residual_vq" else "semantic_id")
+    if peer == "residual_vq":
+        monkeypatch.setattr("benchmarks.semantic_ids.peers.by_vq.STEPS", 20)
+    options: dict[str, Any] = {"epochs": 150, "sinkhorn": 0.003} if peer == "rq_vae" else {}
+    jobs.JOBS[peer](world=saved, folder=str(tmp_path), levels=2, codes=32, seed=0, **options)
+    found = jobs.judge(saved, str(tmp_path), 32)
+    assert max(found["used"]) <= 32
+    assert found["cosine"] > 0.2
+
+
 def test_ids_are_equal_however_they_were_made(saved: str, tmp_path: Path) -> None:
     found = jobs.stability(saved, str(tmp_path), levels=3, codes=16)
     assert found == dict.fromkeys(found, True)

@@ -7,8 +7,10 @@ import pytest
 import torch
 
 from clrflow.semantic_ids import kmeans
+from clrflow.semantic_ids.step import run
 from clrflow.semantic_ids.tokenizer import Tokenizer
 from clrflow.semantic_ids.training import train
+from tests.semantic_ids.test_step import context_of
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")]
 
@@ -20,6 +22,20 @@ def test_codes_in_float64_are_those_of_a_cpu():
     prices = torch.rand(2048, generator=generator, dtype=torch.float64)
     on_gpu = kmeans.nearest(vectors.cuda(), centres.cuda(), prices.cuda(), 1e-10)
     assert torch.equal(on_gpu.cpu(), kmeans.nearest(vectors, centres, prices, 1e-10))
+
+
+def test_training_there_twice_gives_equal_ids(clusters, settings):
+    hashes = {
+        Tokenizer.found(train(torch.from_numpy(clusters.embeddings), settings, "cuda").model, clusters.item_ids, clusters.embeddings)[
+            0
+        ].hash
+        for _ in range(2)
+    }
+    assert len(hashes) == 1
+
+
+def test_the_whole_step_runs_there(clusters, settings, tmp_path):
+    assert run(context_of(tmp_path, settings, clusters.embeddings)).metrics["collision_after"] == 0
 
 
 def test_what_was_trained_there_encodes_here(clusters, settings, tmp_path):

@@ -7,11 +7,13 @@ import pytest
 
 from clrflow import storage
 from clrflow.data.tables import read_table
-from clrflow.errors import BadInput, ConfigError
+from clrflow.errors import BadInput, ConfigError, GateError
 from clrflow.manifest import Manifest
-from clrflow.semantic_ids.build import build
-from clrflow.semantic_ids.previous import fingerprint, published_tokenizer, tokenizer_of
-from clrflow.semantic_ids.step import run
+from clrflow.semantic_ids.build import add, build
+from clrflow.semantic_ids.gate import check_gate
+from clrflow.semantic_ids.previous import DESCRIPTION, fingerprint, published_tokenizer, source_of
+from clrflow.semantic_ids.settings import SemanticIdSettings
+from clrflow.semantic_ids.step import judge, run
 from clrflow.semantic_ids.tokenizer import Tokenizer
 from tests.semantic_ids.conftest import catalogue_of
 from tests.semantic_ids.test_step import BIG, context_of
@@ -51,12 +53,51 @@ def test_an_item_that_left_and_came_back_has_its_old_id(founded, clusters, setti
     assert read_table(again.outputs["codes"].uri).equals(read_table(before.outputs["codes"].uri))
 
 
-def test_drifted_embeddings_are_told_though_ids_stay(founded, clusters, settings, tmp_path):
+def test_ids_that_embeddings_have_left_behind_fail_the_gate(founded, clusters, settings, tmp_path):
     folder, _ = founded
+    kept = settings.model_copy(update={"tokenizer": str(folder / "out")})
     drifted = clusters.embeddings[:390][::-1].copy()
-    again = run(context_of(tmp_path, settings.model_copy(update={"tokenizer": str(folder / "out")}), drifted))
+    words = r"only 0\.[0-3]\d+ of the 390 known items.*min_still_nearest=0\.5.*semantic_ids\.start_from in place of tokenizer"
+    with pytest.raises(GateError, match=words):
+        run(context_of(tmp_path / "strict", kept, drifted))
+    lax = kept.model_copy(update={"gate": kept.gate.model_copy(update={"min_still_nearest": 0.0})})
+    again = run(context_of(tmp_path / "lax", lax, drifted))
     assert again.metrics["kept_prefix_1"] == 1
-    assert again.metrics["still_nearest"] < 0.3
+    assert again.metrics["still_nearest"] < 0.4
+    assert again.metrics["moved"] == 0  # nobody got an id now
+
+
+def test_with_all_or_no_items_known(clusters, settings):
+    before = build(clusters, settings).tokenizer
+    same = add(clusters, before)
+    assert (same.tokenizer, same.is_new.any()) == (before, False)
+    others = catalogue_of(clusters.embeddings[:50])
+    others.item_ids[:] += 1000
+    new = add(others, before)
+    assert new.is_new.all()
+    assert new.change is not None
+    assert (new.change.num_known, new.change.num_gone, new.change.kept) == (0, 400, (1.0, 1.0, 1.0))
+    figures = judge(others, new, settings)
+    assert sum(figures.moved) == 50  # each has the embedding of a known item, whose id is taken
+    check_gate(figures, settings.gate, new.change)
+
+
+def test_few_items_keep_their_codes_when_training_goes_on(settings):
+    few = catalogue_of(np.eye(16)[:10])
+    before = build(few, settings).tokenizer
+    more = catalogue_of(np.eye(16)[:12])
+    on = build(more, settings, before)
+    assert on.change is not None
+    assert on.change.kept[0] == 1
+    assert len(np.unique(on.tokenizer.codes[:, 0])) == 12
+
+
+def test_start_from_has_no_effect_beside_a_tokenizer(founded, clusters, settings, tmp_path):
+    folder, _ = founded
+    both = settings.model_copy(update={"tokenizer": str(folder / "out"), "start_from": "/nowhere"})
+    assert source_of(both, "/workspace").uri == str(folder / "out" / "tokenizer")
+    with pytest.raises(ValueError, match="training can start from a URI or from `published`"):
+        SemanticIdSettings(start_from="published_or_new")
 
 
 def test_training_goes_on_from_a_tokenizer_and_says_what_items_keep(clusters, settings):
@@ -113,13 +154,18 @@ def test_the_published_models_tokenizer_is_found(tmp_path):
             step=step, key=key, uri=folder, outputs={}, metrics={}, facts={"key": key}, config={}, inputs=inputs, step_version=1
         )
         made.save()
+        storage.write_json(storage.join(folder, "tokenizer", DESCRIPTION), {})
         return made
 
     assert published_tokenizer(workspace) == ""
     with pytest.raises(ConfigError, match=r"semantic_ids\.tokenizer=published, but nothing was published yet"):
-        tokenizer_of("published", workspace, "semantic_ids.tokenizer")
+        source_of(SemanticIdSettings(tokenizer="published"), workspace)
+    assert source_of(SemanticIdSettings(tokenizer="published_or_new"), workspace).uri == ""
     _, wanted = result("semantic_ids", "old", {}), result("semantic_ids", "wanted", {})
     train = result("train", "t", {"semantic_ids": wanted.fingerprint})
     pointer = {"version": "v", "fingerprint": "f", "train": train.fingerprint, "champion": ""}
     storage.write_json(storage.join(workspace, "published", "current.json"), pointer)
-    assert published_tokenizer(workspace) == storage.join(workspace, "steps", "semantic_ids", "wanted", "tokenizer")
+    found = storage.join(workspace, "steps", "semantic_ids", "wanted", "tokenizer")
+    assert published_tokenizer(workspace) == source_of(SemanticIdSettings(tokenizer="published_or_new"), workspace).uri == found
+    storage.remove(storage.join(found, DESCRIPTION))
+    assert published_tokenizer(workspace) == ""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -85,7 +87,7 @@ def test_what_can_not_be_encoded_is_refused(settings, tmp_path):
 
 def test_the_gate_names_figure_threshold_and_setting(clusters, settings):
     built = build(clusters, settings)
-    figures = judge(clusters, built.tokenizer, built.assigned, settings)
+    figures = judge(clusters, built, settings)
     check_gate(figures, settings.gate)
     strict = settings.gate.model_copy(update={"min_reconstruction_cosine": 0.9999, "min_usage": 1.0})
     with pytest.raises(GateError, match=r"reconstruction cosine is 0\.9\d+, below semantic_ids\.gate\.min_reconstruction_cosine=0\.9999"):
@@ -94,11 +96,12 @@ def test_the_gate_names_figure_threshold_and_setting(clusters, settings):
 
 def test_a_collapsed_level_fails_the_gate(clusters, settings):
     # All codebooks' prices but the first code's are prohibitive: level 1 has one code in use.
-    trained = build(clusters, settings).trained
+    built = build(clusters, settings)
+    trained = built.trained
     assert trained is not None
     trained.model.quantiser.prices[0, 1:] = 1e6
     tokenizer, assigned = Tokenizer.found(trained.model, clusters.item_ids, clusters.embeddings)
-    figures = judge(clusters, tokenizer, assigned, settings)
+    figures = judge(clusters, dataclasses.replace(built, tokenizer=tokenizer, assigned=assigned), settings)
     with pytest.raises(GateError, match=r"usage of level 1 is 0\.062 \(1 of 16 usable codes\), below semantic_ids\.gate\.min_usage=0\.9"):
         check_gate(figures, settings.gate)
     assert figures.collision_after == 0

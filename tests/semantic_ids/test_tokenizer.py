@@ -38,7 +38,7 @@ def test_training_keeps_the_epoch_that_reconstructs_held_out_items_best(clusters
     assert trained is not None
     cosines = [epoch.validation_cosine for epoch in trained.epochs]
     assert trained.best_epoch == 0 or cosines[trained.best_epoch - 1] == max(cosines)
-    figures = judge(clusters, built.tokenizer, built.assigned, settings)
+    figures = judge(clusters, built, settings)
     assert figures.reconstruction_cosine > 0.9
     assert min(level.usage for level in figures.levels) > 0.9
     assert figures.collision_after == 0
@@ -139,7 +139,7 @@ def test_nan_embeddings_are_refused_by_item():
 def test_catalogues_at_the_edge_get_unique_ids_and_pass_the_gate(embeddings, usable, settings):
     catalogue = catalogue_of(embeddings)
     built = build(catalogue, settings)
-    figures = judge(catalogue, built.tokenizer, built.assigned, settings)
+    figures = judge(catalogue, built, settings)
     assert figures.collision_after == 0
     assert figures.collision == figures.collision_floor
     assert tuple(level.usable for level in figures.levels) == usable

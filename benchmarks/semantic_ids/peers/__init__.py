@@ -1,6 +1,6 @@
 """Tokenizers of other packages, used as their documentation says, each behind `fit(...) -> Fitted`.
 
-They get all cores; iterations and widths are those that made them best on Beauty, and what a package says nothing about is left as it is.
+They get all cores. What is set otherwise than by a package itself is said where it is set.
 """
 
 from __future__ import annotations

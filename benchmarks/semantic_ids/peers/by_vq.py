@@ -9,27 +9,25 @@ from vector_quantize_pytorch import ResidualVQ  # type: ignore[import-not-found,
 from benchmarks.semantic_ids.peers import Fitted, Floats, Ints
 
 BATCH = 2048
-STEPS = 600
-"""Batches at most; on Beauty (100 passes) neither cosine nor perplexity moved any more."""
+STEPS, PASSES = 600, 2
+"""So many batches, or passes where that is more."""
 
 
-def fit(embeddings: Floats, levels: int, codes: int, seed: int, rotation_trick: bool = False) -> Fitted:
+def fit(embeddings: Floats, levels: int, codes: int, seed: int) -> Fitted:
     """Without an encoder the loss has nothing to train, and the codebooks learn by their averages alone."""
     torch.manual_seed(seed)
     quantiser = ResidualVQ(
         dim=embeddings.shape[1], num_quantizers=levels, codebook_size=codes, kmeans_init=True, kmeans_iters=10, decay=0.9,
-        threshold_ema_dead_code=2, rotation_trick=rotation_trick,
+        threshold_ema_dead_code=2,
     )  # fmt: skip
     quantiser.train()
-    rows, steps = torch.from_numpy(embeddings), 0
-    first = max(BATCH, 4 * codes)  # what k-means starts from, with vectors enough for every code
+    rows = torch.from_numpy(embeddings)
     with torch.no_grad():
-        while steps < STEPS:
-            for picked in torch.randperm(len(rows)).split(BATCH if steps else first):
+        quantiser(rows[torch.randperm(len(rows))[: max(BATCH, 4 * codes)]][None])  # k-means starts from vectors enough for every code
+        batches = -(-len(rows) // BATCH)
+        for _ in range(max(PASSES, STEPS // batches)):
+            for picked in torch.randperm(len(rows)).split(BATCH):
                 quantiser(rows[picked][None])
-                steps += 1
-                if steps in (1, STEPS):  # the first batch was a larger one
-                    break
     quantiser.eval()
 
     def encode(vectors: Floats) -> Ints:

@@ -44,8 +44,9 @@ class SemanticIdSettings(Settings):
     catalogues, whose codebooks would otherwise learn items by heart."""
     hidden_dims: tuple[int, ...] = (128,)
     """Hidden widths of the encoder; the decoder mirrors them."""
-    max_epochs: int = pydantic.Field(default=30, ge=1)
-    """Passes over the items, over which the learning rate falls to zero; early stopping may end sooner."""
+    max_epochs: int = pydantic.Field(default=30, ge=0)
+    """Passes over the items, over which the learning rate falls to zero; early stopping may end sooner. 0 leaves it at principal components and
+    balanced k-means, which passes seldom improve on where latents are as wide as the embeddings."""
     patience: int = pydantic.Field(default=3, ge=1)
     """Epochs without a better validation reconstruction before training stops."""
     batch_size: int = pydantic.Field(default=1024, ge=1)

@@ -84,7 +84,8 @@ class _Training:
         self.embeddings, self.settings, self.team = embeddings, settings, team
         self.generator = torch.Generator().manual_seed(settings.seed)
         order = torch.randperm(len(embeddings), generator=self.generator)
-        held_out = min(MAX_HELD_OUT, int(len(order) * settings.validation_share)) if len(order) >= MIN_ITEMS_TO_HOLD_OUT else 0
+        holds_out = settings.max_epochs > 0 and len(order) >= MIN_ITEMS_TO_HOLD_OUT
+        held_out = min(MAX_HELD_OUT, int(len(order) * settings.validation_share)) if holds_out else 0
         self.training = order[held_out:]
         """Rows that are learnt from, in random order."""
         self.validation = order[:held_out] if held_out else order
@@ -92,6 +93,8 @@ class _Training:
 
     def run(self, start: RqVae | None) -> Trained:
         model = self._start(start)
+        if not self.settings.max_epochs:
+            return Trained(model=model.eval(), epochs=(), best_epoch=0)
         best, best_epoch, best_cosine = copy.deepcopy(model.state_dict()), 0, self.validation_cosine(model)
         optimizer = torch.optim.Adam(model.parameters(), lr=self.settings.learning_rate)
         schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, self.settings.max_epochs)
@@ -127,7 +130,10 @@ class _Training:
             model.start_from(self.embeddings[self.training[:ROWS_FOR_COMPONENTS]])
         else:
             model.load_state_dict(start.state_dict())
-        self.refit(model, self.training, rounds=FIRST_ROUNDS, fresh=start is None)
+        # Without epochs all is in what comes after them, too.
+        self.refit(
+            model, self.training, rounds=FIRST_ROUNDS if self.settings.max_epochs else FIRST_ROUNDS + LAST_ROUNDS, fresh=start is None
+        )
         return model
 
     def _one_pass(self, model: RqVae, optimizer: torch.optim.Optimizer) -> float:

@@ -25,23 +25,27 @@ def fit_kmeans(embeddings: Floats, levels: int, codes: int, seed: int) -> Fitted
     return Fitted(encode=functools.partial(_in_batches, model.encode), decode=functools.partial(sum_of, codebooks))
 
 
-def fit_rqvae(embeddings: Floats, levels: int, codes: int, seed: int, epochs: int, sinkhorn: float) -> Fitted:
-    """The autoencoder with its k-means start; `sinkhorn` balances the last level's codes in training, as LC-Rec does (0: none)."""
+def fit_rqvae(embeddings: Floats, levels: int, codes: int, seed: int, epochs: int) -> Fitted:
+    """The autoencoder with its k-means start, on vectors whose dimensions vary by about 1: on unit vectors it learns next to nothing."""
+    scale = np.float32(np.sqrt(embeddings.shape[1]))
     torch.manual_seed(seed)
     model = RQVAE(
         in_dim=embeddings.shape[1], num_emb_list=[codes] * levels, e_dim=64, layers=[256, 128], kmeans_init=True, kmeans_iters=20, lr=1e-3,
-        batch_size=BATCH, epochs=epochs, sk_epsilons=[0.0] * (levels - 1) + [sinkhorn] if sinkhorn else None,
+        batch_size=BATCH, epochs=epochs,
     )  # fmt: skip
-    model.fit(embeddings)
+    model.fit(embeddings * scale)
     module: Any = model.module.eval()
+
+    def encode(vectors: Floats) -> Ints:
+        return np.asarray(model.encode(vectors * scale), dtype=np.int64)
 
     def decode(found: Ints) -> Floats:
         with torch.no_grad():
             rows = torch.from_numpy(found)
             latents = torch.stack([layer.embedding.weight[rows[:, level]] for level, layer in enumerate(module.rq.vq_layers)]).sum(0)
-            return np.asarray(module.decoder(latents).numpy())
+            return np.asarray(module.decoder(latents).numpy()) / scale
 
-    return Fitted(encode=functools.partial(_in_batches, model.encode), decode=functools.partial(_in_batches, decode))
+    return Fitted(encode=functools.partial(_in_batches, encode), decode=functools.partial(_in_batches, decode))
 
 
 def _in_batches(work: Callable[[Any], Any], rows: Any) -> Any:

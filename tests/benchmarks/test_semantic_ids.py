@@ -90,7 +90,8 @@ def test_texts_that_are_not_here_are_left_out_with_a_reason(monkeypatch: pytest.
 def test_each_promise_can_fail() -> None:
     def row(**figures: Any) -> dict[str, Any]:
         good = {
-            "cosine": 0.8, "collision": 0.01, "floor": 0.01, "collision after": 0.0, "train s": 4.0, "encode s": 1.0, "_used": [256] * 4, "_evenness": [0.95, 0.9, 0.9, 0.9],
+            "cosine": 0.8, "collision": 0.01, "floor": 0.01, "collision after": 0.0, "train s": 4.0, "encode s": 1.0,
+            "_used": [256] * 4, "_evenness": [0.95, 0.9, 0.9, 0.9],
         }  # fmt: skip
         return {**good, **figures}
 

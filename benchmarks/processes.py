@@ -64,8 +64,10 @@ class Jobs:
     """Packages whose versions they depend on."""
 
 
-def measured(jobs: Jobs, job: str, folder: Path, arguments: Mapping[str, Any]) -> Measured:
+def measured(jobs: Jobs, job: str, folder: Path, arguments: Mapping[str, Any], *, threads: int | None = None) -> Measured:
     """Run a job in a new process; ClrflowError with its last lines when it fails.
+
+    `threads` is what the libraries in it are told to have (OMP_NUM_THREADS), None what this process was told: set later, some take no notice.
 
     The result is kept in `folder`/figures under the job, its arguments and the code's state, so that a long benchmark goes on where it was stopped.
     """
@@ -81,10 +83,11 @@ def measured(jobs: Jobs, job: str, folder: Path, arguments: Mapping[str, Any]) -
     with tempfile.TemporaryDirectory(dir=scratch) as temporary:
         answer, log = Path(temporary) / "answer.json", Path(temporary) / "log"
         command = [sys.executable, "-m", "benchmarks.job", jobs.module, job, json.dumps(arguments), str(answer)]
+        told = {"OMP_NUM_THREADS": str(threads)} if threads else {}
         with log.open("wb") as out:
             # A session of its own: whatever it starts ends with it.
             process = subprocess.Popen(
-                command, stdout=out, stderr=subprocess.STDOUT, start_new_session=True, env={**os.environ, "TMPDIR": temporary}
+                command, stdout=out, stderr=subprocess.STDOUT, start_new_session=True, env={**os.environ, **told, "TMPDIR": temporary}
             )
             try:
                 peak, disk = watch(process, folder)

@@ -41,8 +41,8 @@ DEEP = tuple(f"bootstrap.{kind}.num_candidates=500" for kind in ("interest", "it
 
 
 def figures(job: str, **arguments: Any) -> Measured:
-    """A job in its own process; see processes.measured."""
-    return measured(JOBS, job, ROOT, arguments)
+    """A job in its own process; see processes.measured. Peers have a thread a core in numpy's products of matrices; ours makes its own."""
+    return measured(JOBS, job, ROOT, arguments, threads=len(os.sched_getaffinity(0)) if job in ("pandas", "polars") else 1)
 
 
 def synthetic(events: int, items: int) -> str:

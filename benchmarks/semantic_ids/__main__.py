@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -57,8 +58,9 @@ def measure(size: str) -> Result:
 
 
 def figures(job: str, **arguments: Any) -> Measured:
-    """A job in its own process; see processes.measured."""
-    return measured(JOBS, job, ROOT, arguments)
+    """A job in its own process; see processes.measured. Peers have a thread a core; ours makes its own."""
+    is_peer = job in {name for name, _, _ in PEERS.values()} or not str(arguments.get("who", "ours")).startswith("ours")
+    return measured(JOBS, job, ROOT, arguments, threads=len(os.sched_getaffinity(0)) if is_peer else 1)
 
 
 def saved(name: str) -> tuple[str, str]:

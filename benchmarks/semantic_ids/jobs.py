@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import os
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -84,7 +83,6 @@ def _peer(fit: Callable[..., Fitted], world: str, folder: str, levels: int, code
 
     from benchmarks.semantic_ids.worlds import World
 
-    _use_all_cores()
     embeddings = World.load(world).embeddings
     started = time.monotonic()
     fitted = fit(embeddings, levels, codes, seed)
@@ -193,12 +191,10 @@ def encode(who: str, dim: int, num_items: int, levels: int, codes: int) -> dict[
         def run(part: Any) -> Any:
             return quantiser(torch.from_numpy(part).to(kind)).codes
     elif who == "faiss":
-        _use_all_cores()
         from benchmarks.semantic_ids.peers.by_faiss import encoder
 
         run = encoder(list(books))
     else:
-        _use_all_cores()
         from vector_quantize_pytorch import ResidualVQ  # type: ignore[import-not-found, import-untyped, unused-ignore]
 
         peer = ResidualVQ(dim=dim, num_quantizers=levels, codebook_size=codes).eval()
@@ -228,12 +224,6 @@ def _catalogue(world: Any) -> Any:
         item_ids=np.arange(len(world.embeddings), dtype=np.int64), embeddings=world.embeddings, num_interests=world.num_groups,
         interests=world.groups, titles=[],
     )  # fmt: skip
-
-
-def _use_all_cores() -> None:
-    import torch
-
-    torch.set_num_threads(len(os.sched_getaffinity(0)))
 
 
 JOBS: dict[str, Callable[..., dict[str, Any]]] = {

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import os
 
 import faiss
 import numpy as np
@@ -12,7 +11,6 @@ from benchmarks.semantic_ids.peers import Fitted, Floats, Ints, sum_of
 
 ITERATIONS = 25
 """faiss's own default."""
-faiss.omp_set_num_threads(len(os.sched_getaffinity(0)))
 
 
 def fit(embeddings: Floats, levels: int, codes: int, seed: int) -> Fitted:

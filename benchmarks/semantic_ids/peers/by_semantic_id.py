@@ -43,7 +43,7 @@ def fit_rqvae(embeddings: Floats, levels: int, codes: int, seed: int, epochs: in
         with torch.no_grad():
             rows = torch.from_numpy(found)
             latents = torch.stack([layer.embedding.weight[rows[:, level]] for level, layer in enumerate(module.rq.vq_layers)]).sum(0)
-            return np.asarray(module.decoder(latents).numpy()) / scale
+            return np.asarray(module.decoder(latents).numpy() / scale, dtype=np.float32)
 
     return Fitted(encode=functools.partial(_in_batches, encode), decode=functools.partial(_in_batches, decode))
 

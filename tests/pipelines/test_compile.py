@@ -50,7 +50,7 @@ def test_loading_it_again_gives_the_parameters_of_the_function_with_their_defaul
 
 def test_every_parameter_has_a_type_a_default_and_a_description_for_the_form(compiled: Path) -> None:
     parameters = ir(compiled)["root"]["inputDefinitions"]["parameters"]
-    assert len(parameters) == 13
+    assert len(parameters) == 14
     for name, parameter in parameters.items():
         assert parameter["parameterType"] in ("STRING", "NUMBER_INTEGER"), name
         assert "defaultValue" in parameter, name

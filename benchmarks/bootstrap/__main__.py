@@ -39,6 +39,8 @@ COMPARED = M
 COMPARED_MEMORY = "500MB"
 """What DuckDB may take there: it fills what it is given, and at 1 M events more brings no speed."""
 MEMORY_GB = 6.0
+SCALE_MEMORY = "3GB"
+"""What DuckDB may take while the log grows: half of MEMORY_GB, as numpy and Arrow work beside it."""
 TABLES = ("requests", "candidates", "item_statistics", "user_states")
 POSITIVE = ["click", "save"]
 
@@ -137,7 +139,7 @@ def scale(size: str) -> Found:
     for events in SCALES[size]:
         if rows:  # what the smaller log took, in proportion: too much rather than too little
             need_disk(ROOT, rows[-1]["disk GB"] * 1e9 * events / rows[-1]["events"], f"a log of {events:,} events")
-        run = saved_run("synthetic", synthetic(events, ITEMS), "small")
+        run = saved_run("synthetic", synthetic(events, ITEMS), "small", (f"bootstrap.memory_limit={SCALE_MEMORY}",))
         cleaned = validated(run)
         ours = bootstrapped(run, cleaned)
         counted = figures(

@@ -11,6 +11,7 @@ import pytest
 from benchmarks.semantic_ids import __main__ as benchmark
 from benchmarks.semantic_ids import jobs
 from benchmarks.semantic_ids.peers.by_faiss import fit
+from benchmarks.semantic_ids.picture import draw, least_even
 from benchmarks.semantic_ids.worlds import TOPICS, World, amazon, synthetic
 from clrflow.errors import BadInput
 
@@ -111,3 +112,17 @@ def test_each_promise_can_fail() -> None:
 def test_a_package_that_is_missing_is_named() -> None:
     assert benchmark.without("faiss") == ""
     assert "clrflow[bench]" in benchmark.without("no_such_package")
+
+
+def test_the_picture_shows_ours_by_balance_and_each_peer() -> None:
+    figures = {"cosine": 0.8, "codes used, perplexity / used": "256 0.90  1,255 0.60"}
+    frontier = [{"part": "frontier on beauty, 4 × 256", "who": f"balance {balance}, latent 256", **figures} for balance in ("3", "0.1")]
+    peers = [
+        {"part": "beauty, 4 × 256", "who": who, **figures, "cosine": cosine}
+        for who, cosine in (("clrflow", 0.8), ("near", 0.7), ("far", 0.2))
+    ]
+    assert least_even(frontier[0]) == 0.6
+    (ax,) = draw([*frontier, *peers, {"part": "toys, 4 × 256", "who": "skipped"}]).axes
+    assert [text.get_text() for text in ax.texts] == ["0.1", "3"]
+    assert ax.get_legend_handles_labels()[1] == ["clrflow, by balance", "near"]
+    assert "far: 0.200 at 0.60" in ax.get_xlabel()

@@ -65,8 +65,7 @@ class DuckdbEngine(KeepsTables):
 
     def keep(self, name: str, expression: Table, *, sorted_by: Sequence[str] = ()) -> Table:
         # Ibis' own create_table writes the rows twice, under a passing name first.
-        order = f" ORDER BY {', '.join(map(_quoted, sorted_by))}" if sorted_by else ""
-        self.backend.con.execute(f"CREATE OR REPLACE TEMP TABLE {_quoted(name)} AS {self._select(expression)}{order}")
+        self.backend.con.execute(f"CREATE OR REPLACE TEMP TABLE {_quoted(name)} AS {self._select(expression)}{_order(sorted_by)}")
         self._kept.add(name)
         return self.backend.table(name)
 
@@ -77,9 +76,9 @@ class DuckdbEngine(KeepsTables):
     def empty(self, name: str, columns: Mapping[str, str]) -> None:
         self.load(name, ibis.schema(dict(columns)).to_pyarrow().empty_table())
 
-    def append(self, name: str, rows: Table) -> None:
+    def append(self, name: str, rows: Table, *, sorted_by: Sequence[str] = ()) -> None:
         rows = rows.select(*self.backend.table(name).columns)
-        self.backend.con.execute(f"INSERT INTO {_quoted(name)} {self._select(rows)}")
+        self.backend.con.execute(f"INSERT INTO {_quoted(name)} {self._select(rows)}{_order(sorted_by)}")
 
     def table(self, name: str) -> Table:
         return self.backend.table(name)
@@ -125,6 +124,10 @@ class DuckdbEngine(KeepsTables):
             f"CAST({_quoted(name)} AS {DuckDBType.to_string(kind)}) AS {_quoted(name)}" for name, kind in expression.schema().items()
         )
         return f"SELECT {columns} FROM ({self.backend.compile(expression)})"
+
+
+def _order(columns: Sequence[str]) -> str:
+    return f" ORDER BY {', '.join(map(_quoted, columns))}" if columns else ""
 
 
 def _quoted(name: str) -> str:

@@ -58,13 +58,13 @@ class KeepsTables:
     def __init__(self) -> None:
         self._shared: dict[str, str] = {}
 
-    def once(self: Any, name: str, build: Callable[[], Table | Sequence[Table]]) -> Table:
+    def once(self: Any, name: str, build: Callable[[], Table | Sequence[Table]], *, sorted_by: Sequence[str] = ()) -> Table:
         if name not in self._kept:
             built = build()
             first, *others = built if isinstance(built, Sequence) else [built]
-            self.keep(name, first)
+            self.keep(name, first, sorted_by=sorted_by)
             for part in others:
-                self.append(name, part)
+                self.append(name, part, sorted_by=sorted_by)
         return self.table(name)
 
     def shared(self: Any, name: str, write: Callable[[str], None]) -> str:
@@ -99,8 +99,8 @@ class Engine(Protocol):
         """
         ...
 
-    def once(self, name: str, build: Callable[[], Table | Sequence[Table]]) -> Table:
-        """The kept table of that name, computed when it isn't there yet; of several expressions one after the other."""
+    def once(self, name: str, build: Callable[[], Table | Sequence[Table]], *, sorted_by: Sequence[str] = ()) -> Table:
+        """The kept table of that name, computed when it isn't there yet; of several expressions one after the other, each sorted for itself."""
         ...
 
     def load(self, name: str, table: pa.Table) -> Table:
@@ -111,8 +111,8 @@ class Engine(Protocol):
         """A kept table without rows, to be filled with `append`; `columns` are Ibis types by name."""
         ...
 
-    def append(self, name: str, rows: Table) -> None:
-        """Add rows with the columns of the kept table, in any order of columns."""
+    def append(self, name: str, rows: Table, *, sorted_by: Sequence[str] = ()) -> None:
+        """Add rows with the columns of the kept table, in any order of columns; `sorted_by` as in `keep`, of these rows."""
         ...
 
     def table(self, name: str) -> Table:

@@ -76,7 +76,8 @@ class SparkEngine(KeepsTables):
     def empty(self, name: str, columns: Mapping[str, str]) -> None:
         self.load(name, ibis.schema(dict(columns)).to_pyarrow().empty_table())
 
-    def append(self, name: str, rows: Table) -> None:
+    def append(self, name: str, rows: Table, *, sorted_by: Sequence[str] = ()) -> None:
+        del sorted_by
         schema = self.table(name).schema()
         rows = rows.select(*schema.names).cast(dict(schema.items()))
         self._kept[name].append(self._written(name, self._frame(rows)))

@@ -6,6 +6,7 @@ joins engagements to conditions, dataset.py has them nested and written, days.py
 
 from __future__ import annotations
 
+import datetime
 from collections.abc import Mapping, Sequence
 
 from clrflow import storage
@@ -13,7 +14,7 @@ from clrflow.bootstrap.attribution import attribute, drop_scratch, known_conditi
 from clrflow.bootstrap.dataset import write_candidates, write_requests, write_user_states
 from clrflow.bootstrap.days import Day, days_of, mark, take_over
 from clrflow.bootstrap.engine import Engine, connect, spans_of
-from clrflow.bootstrap.expressions import Table, day_of, period_seconds
+from clrflow.bootstrap.expressions import DAY_SECONDS, Table, day_of, period_seconds
 from clrflow.bootstrap.figures import DayFigures, add, figures_by_day
 from clrflow.bootstrap.generators import Generator, enabled_generators
 from clrflow.bootstrap.quality import Quality, measure
@@ -135,6 +136,8 @@ def _build(
     engagements = engine.keep("chunk_engagements", _of_days(site.engagements, numbers))
     events = site.events
     if settings.request.session_gap_minutes is not None:  # else a request may hold what happened on later days
+        first, last = (datetime.datetime.fromtimestamp(day * DAY_SECONDS, datetime.UTC) for day in (min(numbers), max(numbers) + 1))
+        events = events.filter((events.timestamp >= first) & (events.timestamp < last))  # nearly all are left out by comparing alone
         events = events.filter(day_of(events.timestamp).isin(numbers))
     gap = settings.request.session_gap_minutes
     shown = engine.keep("impressions", impressions(events, engagements, data.actions, gap_minutes=gap, cuts=cuts))

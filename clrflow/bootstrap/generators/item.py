@@ -92,7 +92,12 @@ class ItemGenerator:
         return near.select("list_id").distinct()
 
     def _edges(self, view: View) -> Table:
-        return view.engine.once("co_engagements", lambda: self._graph(view.engine, view.learnt))
+        """The graph, as far as the newest query of the view may know it; said with a number, so that what lies behind it isn't read."""
+        parts = self._graph(view.engine, view.learnt)
+        # One part is soon read as a whole; sorting it would take longer than what is left unread.
+        order = ("since", "item_id") if len(parts) > 1 else ()
+        edges = view.engine.once("co_engagements", lambda: parts, sorted_by=order)
+        return edges.filter(edges.since < view.engine.value(view.queries.period.max())) if order else edges
 
     def _graph(self, engine: Engine, learnt: Table) -> list[Table]:
         """co_engagements of some users after others; what several of them have in common is added up by whoever reads it."""

@@ -17,6 +17,7 @@ from ibis.backends.sql.datatypes import DuckDBType
 from clrflow.bootstrap.engine import BUCKET, KeepsTables, Part, Result, Span, Work
 from clrflow.bootstrap.expressions import Table
 from clrflow.data import tables
+from clrflow.memory import give_back_freed_memory
 
 LISTS_AT_ONCE = 50_000
 """Candidate lists that exist at once; at 100 candidates a list about 5 million rows."""
@@ -37,6 +38,7 @@ class DuckdbEngine(KeepsTables):
     def __init__(self, *, memory_limit: str, scratch: Path | None = None):
         """`scratch` is the folder below which spilled data lies while it runs; None is the system's temporary folder."""
         super().__init__()
+        give_back_freed_memory()
         if scratch is not None:
             scratch.mkdir(parents=True, exist_ok=True)
             for leftover in scratch.glob(".duckdb-*"):  # of a killed attempt; the step holds its folder alone

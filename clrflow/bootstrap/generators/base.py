@@ -8,6 +8,7 @@ write a class with these methods under `@register` in a module of its own, and e
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from typing import Protocol, TypeVar
 
 from clrflow.bootstrap.engine import Engine
@@ -45,6 +46,14 @@ class View:
     """board_id, user_id, item_id, added_at, entry (1-based in the board, oldest first), period, learnt (may enter a graph)."""
     lookback: int | None
     """Periods that count before a query's; None: all."""
+    _kept: set[str] = dataclasses.field(default_factory=set, init=False, compare=False)
+
+    def once(self, name: str, build: Callable[[], Table]) -> Table:
+        """The kept table of that name, computed when this view asks for it the first time. What all views share is `engine.once`."""
+        if name not in self._kept:
+            self.engine.keep(name, build())
+            self._kept.add(name)
+        return self.engine.table(name)
 
 
 class Generator(Protocol):

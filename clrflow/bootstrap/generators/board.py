@@ -68,14 +68,14 @@ class BoardGenerator:
         damped is the probability to end at the other item, in parts of UNIT, over the root of that item's number of boards.
         """
         edges = _graph(view)
-        by_item = origins.join(_degrees(view, "item_id", origins), ["period", "item_id"])
+        by_item = origins.join(_degrees(view, "item_id"), ["period", "item_id"])
         # Entries are numbered by age, so those before the period are the first `total` ones and the newest of them the last.
         by_item = view.engine.keep("walk_from_items", newest(by_item, "total", BOARDS_AN_ITEM, "in_item"))
         by_item = by_item.join(edges.select("item_id", "board_id", "in_item"), ["item_id", "in_item"])
         first = by_item.select("origin_id", "board_id", "period", fan=ibis.least(by_item.total, BOARDS_AN_ITEM))
         first = view.engine.keep("walk_first", first)
         stops = view.engine.keep("walk_stops", _with_id(first.select("board_id", "period").distinct(), "stop_id"))
-        by_board = stops.join(_degrees(view, "board_id", stops), ["period", "board_id"])
+        by_board = stops.join(_degrees(view, "board_id"), ["period", "board_id"])
         by_board = view.engine.keep("walk_from_boards", newest(by_board, "total", ITEMS_A_BOARD, "in_board"))
         by_board = by_board.join(edges.select("board_id", "in_board", other_id="item_id"), ["board_id", "in_board"])
         second = by_board.select("stop_id", "other_id", board_fan=ibis.least(by_board.total, ITEMS_A_BOARD))
@@ -85,8 +85,7 @@ class BoardGenerator:
         share = (ibis.literal(float(UNIT)) / (paths.fan * paths.board_fan)).floor().cast("float64")
         ends = paths.group_by(["origin_id", "other_id"]).aggregate(probability=share.sum())
         ends = view.engine.keep("walk_ends", ends.join(origins.select("origin_id", "period"), "origin_id"))
-        degrees = _degrees(view, "item_id", origins).select("period", "total", other_id="item_id")
-        ends = ends.join(view.engine.keep("walk_degrees", degrees), ["period", "other_id"])
+        ends = ends.join(_degrees(view, "item_id").select("period", "total", other_id="item_id"), ["period", "other_id"])
         return ends.select("origin_id", "other_id", damped=(ends.probability / ends.total.cast("float64").sqrt()).floor().cast("float64"))
 
     def holding(self, view: View, wanted: Table, engaged: Table) -> None:
@@ -129,8 +128,8 @@ def _graph(view: View) -> Table:
     )  # fmt: skip
 
 
-def _degrees(view: View, key: str, wanted: Table) -> Table:
-    """Entries of each item or board before each wanted period: period, key, total."""
+def _degrees(view: View, key: str) -> Table:
+    """Entries of each item or board before each of the view's periods: period, key, total."""
     edges = _graph(view)
-    grown = view.engine.once(f"{key}_degrees", lambda: growth(edges.group_by([key, "period"]).aggregate(n=edges.count()), key))
-    return as_of(grown, wanted, key)
+    grown = view.engine.once(f"{key}_growth", lambda: growth(edges.group_by([key, "period"]).aggregate(n=edges.count()), key))
+    return view.once(f"{key}_degrees", lambda: as_of(grown, view.queries, key))

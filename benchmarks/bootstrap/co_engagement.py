@@ -82,7 +82,7 @@ def by_generator(settings: BootstrapSettings, requests: str) -> dict[str, Any]:
     engine, number = _prepared(settings, requests)
     with engine:
         given: dict[str, Any] = {name: engine.table(name) for name in ("learnt", "popularity")} | {"engine": engine, "settings": settings}
-        rest: dict[str, Any] = {field.name: given.get(field.name) for field in dataclasses.fields(View)}
+        rest: dict[str, Any] = {field.name: given.get(field.name) for field in dataclasses.fields(View) if field.init}
         view = View(**rest)
         wanted, generator = engine.table("wanted"), ItemGenerator()
         con, started, sums, seconds = engine.backend.con, time.monotonic(), [], 0.0

@@ -45,16 +45,10 @@ class BoardGenerator:
 
     def candidates(self, view: View, wanted: Table) -> Table:
         engine, settings = view.engine, view.settings.board
-        own = view.entries.select("item_id", "entry", condition_id="board_id")
-        asked = wanted.select("list_id", "condition_id", "state", "period")
-        starts = newest(asked, "state", settings.recent_items, "entry").join(own, ["condition_id", "entry"])
-        starts = engine.keep("walk_starts", starts.select("list_id", "period", "item_id"))
-        origins = engine.keep("walk_origins", _with_id(starts.select("item_id", "period").distinct()))
-        steps = engine.keep("walk_steps", self._steps(view, origins))
-        starts = engine.keep("walk_starts", starts.join(origins, ["item_id", "period"]).select("list_id", "origin_id"))
-        visits = starts.join(steps, "origin_id")
+        starts, origins = self._starts(view, wanted)
+        visits = starts.join(engine.keep("walk_steps", self._steps(view, origins)), "origin_id")
         visits = visits.group_by(["list_id", "other_id"]).aggregate(visits=visits.damped.sum())
-        mine = asked.join(own, "condition_id")
+        mine = wanted.select("list_id", "condition_id", "state").join(_own(view), "condition_id")
         mine = engine.keep("walk_boards", mine.filter(mine.entry <= mine.state).select("list_id", other_id="item_id"))
         visits = visits.anti_join(mine, ["list_id", "other_id"])
         visits = visits.join(starts.group_by("list_id").aggregate(num_starts=starts.count()), "list_id")
@@ -62,11 +56,27 @@ class BoardGenerator:
         scored = visits.select("list_id", item_id="other_id", score=score)
         return best(scored, settings.num_candidates, group_by=["list_id"], order_by=[ibis.desc("score"), "item_id"])
 
-    def _steps(self, view: View, origins: Table) -> Table:
-        """Walks from each origin (an item in a period): origin_id, other_id, damped.
+    def holding(self, view: View, wanted: Table, engaged: Table) -> Table:
+        """Lists from whose board a walk leads to one of the engaged items, however seldom."""
+        starts, origins = self._starts(view, wanted)
+        first, second = self._walks(view, origins)
+        sought = starts.join(engaged, "list_id").select("list_id", "origin_id", other_id="item_id")
+        paths = sought.join(first, "origin_id").semi_join(second, ["stop_id", "other_id"])
+        found = view.engine.keep("walk_holding", paths.select("list_id").distinct())
+        view.engine.drop("walk_from_items", "walk_first", "walk_to_stops", "walk_from_boards", "walk_second")  # of all lists: large
+        return found
 
-        damped is the probability to end at the other item, in parts of UNIT, over the root of that item's number of boards.
-        """
+    def _starts(self, view: View, wanted: Table) -> tuple[Table, Table]:
+        """Where walks start: list_id, origin_id; and the origins, each an item in a period: origin_id, item_id, period."""
+        asked = wanted.select("list_id", "condition_id", "state", "period")
+        starts = newest(asked, "state", view.settings.board.recent_items, "entry").join(_own(view), ["condition_id", "entry"])
+        starts = view.engine.keep("walk_starts", starts.select("list_id", "period", "item_id"))
+        origins = view.engine.keep("walk_origins", _with_id(starts.select("item_id", "period").distinct()))
+        return view.engine.keep("walk_starts", starts.join(origins, ["item_id", "period"]).select("list_id", "origin_id")), origins
+
+    def _walks(self, view: View, origins: Table) -> tuple[Table, Table]:
+        """Both steps of all walks: origin_id, stop_id (a board in a period), fan (of how many boards one is taken); and stop_id, other_id,
+        board_fan."""
         edges = _graph(view)
         by_item = origins.join(_degrees(view, "item_id"), ["period", "item_id"])
         # Entries are numbered by age, so those before the period are the first `total` ones and the newest of them the last.
@@ -79,8 +89,15 @@ class BoardGenerator:
         by_board = view.engine.keep("walk_from_boards", newest(by_board, "total", ITEMS_A_BOARD, "in_board"))
         by_board = by_board.join(edges.select("board_id", "in_board", other_id="item_id"), ["board_id", "in_board"])
         second = by_board.select("stop_id", "other_id", board_fan=ibis.least(by_board.total, ITEMS_A_BOARD))
-        second = view.engine.keep("walk_second", second)
         first = view.engine.keep("walk_to_stops", first.join(stops, ["board_id", "period"]).select("origin_id", "stop_id", "fan"))
+        return first, view.engine.keep("walk_second", second)
+
+    def _steps(self, view: View, origins: Table) -> Table:
+        """What walks lead to: origin_id, other_id, damped.
+
+        damped is the probability to end at the other item, in parts of UNIT, over the root of that item's number of boards.
+        """
+        first, second = self._walks(view, origins)
         paths = first.join(second, "stop_id")
         share = (ibis.literal(float(UNIT)) / (paths.fan * paths.board_fan)).floor().cast("float64")
         ends = paths.group_by(["origin_id", "other_id"]).aggregate(probability=share.sum())
@@ -88,13 +105,14 @@ class BoardGenerator:
         ends = ends.join(_degrees(view, "item_id").select("period", "total", other_id="item_id"), ["period", "other_id"])
         return ends.select("origin_id", "other_id", damped=(ends.probability / ends.total.cast("float64").sqrt()).floor().cast("float64"))
 
-    def holding(self, view: View, wanted: Table, engaged: Table) -> None:
-        return None
-
     def shown_items(self, view: View, wanted: Table) -> Table:
-        own = view.entries.select("item_id", "entry", condition_id="board_id")
-        joined = newest(wanted, "state", view.settings.board.recent_items, "entry").join(own, ["condition_id", "entry"])
+        joined = newest(wanted, "state", view.settings.board.recent_items, "entry").join(_own(view), ["condition_id", "entry"])
         return joined.select("condition_id", "state", "item_id", place="entry")
+
+
+def _own(view: View) -> Table:
+    """Entries of boards as those of a condition: condition_id, entry, item_id."""
+    return view.entries.select("item_id", "entry", condition_id="board_id")
 
 
 def _with_id(pairs: Table, name: str = "origin_id") -> Table:

@@ -156,7 +156,24 @@ def _new_namespace(cluster: TestCluster, made_for: str) -> Iterator[str]:
         eventually(lambda: _exists(cluster.core.read_namespaced_service_account, "default", name), within_s=30, what="service account")
         yield name
     finally:
-        cluster.core.delete_namespace(name)
+        remove(cluster.core.delete_namespace, name)
+
+
+def remove(delete: Callable[..., Any], *arguments: str) -> None:
+    """Delete what a test made, whether or not it is there still, and also while a test that runs beside it restarts the API server."""
+
+    def answered() -> bool:
+        try:
+            delete(*arguments)
+        except client.ApiException as error:
+            if error.status < 500 and error.status != 404:
+                raise
+            return error.status == 404
+        except urllib3.exceptions.HTTPError:
+            return False
+        return True
+
+    eventually(answered, within_s=60, what=f"an API server that deletes {' '.join(arguments)}")
 
 
 def _exists(read: Callable[..., Any], *arguments: str) -> bool:
@@ -211,7 +228,7 @@ def _new_workspace(cluster: TestCluster, namespace: str) -> Iterator[Workspace]:
         eventually(lambda: read(made.claim, namespace).status.phase == "Bound", within_s=60, what="bound claim")
         yield made
     finally:
-        cluster.core.delete_persistent_volume(namespace)
+        remove(cluster.core.delete_persistent_volume, namespace)
         shutil.rmtree(made.folder, ignore_errors=True)
 
 
@@ -271,8 +288,7 @@ def fake_nodes(cluster: TestCluster) -> Iterator[Callable[..., list[str]]]:
         yield make
     finally:
         for name in made:
-            with contextlib.suppress(client.ApiException):
-                cluster.core.delete_node(name)
+            remove(cluster.core.delete_node, name)
 
 
 def _is_ready(cluster: TestCluster, node: str) -> bool:
